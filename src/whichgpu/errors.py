@@ -1,0 +1,42 @@
+"""Every error that whichgpu raises on purpose.
+
+WhichGpuError                 anything below; the command line prints its one line and exits with `exit_code`
+├── InputError                an option or argument that makes no sense (batch size 0, "8 giraffes" of memory)
+├── WorkloadError             the workload cannot be found, imported, set up or stepped
+│   └── MissingExtraError     it needs a package that is not installed; names the extra to install
+├── CatalogueError            an unknown or ambiguous card, a malformed catalogue file
+├── TraceError                a trace that is damaged, of a newer format, or inconsistent
+└── CaptureError              tracing failed for a reason that is not the workload's own
+
+Messages are one line: what was wrong, then what to do.
+"""
+
+
+class WhichGpuError(Exception):
+    """Base of all deliberate errors; `str(error)` is one line fit for a user."""
+
+    exit_code = 2
+
+
+class InputError(WhichGpuError):
+    """A value given by the user cannot be used."""
+
+
+class WorkloadError(WhichGpuError):
+    """The workload cannot be found, imported, set up or stepped."""
+
+
+class MissingExtraError(WorkloadError):
+    """The workload needs a package that is not installed."""
+
+
+class CatalogueError(WhichGpuError):
+    """A card or price cannot be looked up, or a catalogue file is malformed."""
+
+
+class TraceError(WhichGpuError):
+    """A trace is damaged, of an unknown format, or inconsistent with itself."""
+
+
+class CaptureError(WhichGpuError):
+    """Tracing failed for a reason that is not the workload's own."""
