@@ -5,27 +5,17 @@ The command line's `--json` prints exactly these records; the Python functions r
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import msgspec
 
+from whichgpu.catalogue import Gpu, Price
+from whichgpu.memory import MemoryModel
+from whichgpu.trace import Trace
+
 Basis = Literal["measured", "predicted", "published"]
 Tier = Literal["all", "most", "poor"]  # trains all, trains most (small batches), not a good fit
-
-
-class Price(msgspec.Struct, frozen=True, kw_only=True):
-    """What a card costs to buy, or an hour of it to rent: the median over `offers` offers."""
-
-    usd: float
-    unit: Literal["once", "hour"]
-    condition: str  # "new", "used", "on-demand", "spot"
-    offers: int  # how many offers the median is over
-    lowest_usd: float
-    highest_usd: float
-    oldest: str  # date of the oldest offer used, ISO ("2026-05-24" or "2026-05")
-    newest: str
-    providers: tuple[str, ...]
-    sources: tuple[str, ...]
 
 
 class TraceInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,3 +94,110 @@ class RankReport(msgspec.Struct, frozen=True, kw_only=True):
     traces: dict[str, TraceInfo]
     gpus: tuple[RankRow, ...]
     notes: tuple[str, ...] = ()
+
+
+# ---- making the records -------------------------------------------------------------------------------
+
+
+class Largest(msgspec.Struct, frozen=True):
+    """The largest batch of one workload on one card."""
+
+    batch_size: int
+    problems: tuple[str, ...]
+
+
+_BREAKDOWN = {
+    "weights_bytes": "weight", "gradients_bytes": "gradient", "optimizer_state_bytes": "optimizer_state",
+    "activations_bytes": "activation", "temporaries_bytes": "temporary", "workspaces_bytes": "workspace",
+    "inputs_bytes": "input", "buffers_bytes": "buffer",
+}
+
+
+def limit_row(model: MemoryModel, trace: Trace, batch_size: int, limit_bytes: int) -> FitRow:
+    """The row named "limit": PyTorch's allocator limited to exactly so many bytes."""
+    return _row("limit", limit_bytes, limit_bytes, 0, model, trace, batch_size, ())
+
+
+def fit_row(
+    card: Gpu, model: MemoryModel, trace: Trace, batch_size: int, context_bytes: int, problems: Sequence[str]
+) -> FitRow:
+    """One card's row; `problems` says why the card cannot run the step at all, empty when it can."""
+    room = max(card.memory_bytes - context_bytes, 0)
+    return _row(card.name, card.memory_bytes, room, context_bytes, model, trace, batch_size, problems)
+
+
+def _row(
+    name: str, memory_bytes: int, room_bytes: int, context_bytes: int, model: MemoryModel, trace: Trace,
+    batch_size: int, problems: Sequence[str],
+) -> FitRow:
+    result = model.replay(batch_size, room_bytes)
+    largest_batch = model.largest_batch(room_bytes)
+    peak = model.peak(batch_size)
+    op = trace.ops[peak.op] if peak.op is not None else None
+    return FitRow(
+        gpu=name, memory_bytes=memory_bytes, fits=result.fits,
+        peak_reserved_bytes=result.peak_reserved_bytes if result.fits else None,
+        peak_allocated_bytes=result.peak_allocated_bytes if result.fits else None,
+        context_bytes=context_bytes, max_batch_size=largest_batch,
+        max_batch_size_pow2=model.largest_power_of_two(largest_batch),
+        breakdown=Breakdown(**{field: peak.held_bytes[held] for field, held in _BREAKDOWN.items()}),
+        peak_phase=op.phase if op else "", peak_op=op.name if op else "",
+        supported=not problems, notes=tuple(problems),
+    )
+
+
+def dtypes_used(trace: Trace) -> tuple[str, ...]:
+    """Dtypes that decide whether a card can run the step ("bfloat16", "tf32", ...)."""
+    found = [dtype for dtype in trace.facts.get("dtypes", ()) if dtype == "bfloat16" or dtype.startswith("float8")]
+    return (*found, "tf32") if trace.facts.get("tf32_matmul") else tuple(found)
+
+
+def caveats(trace: Trace) -> list[str]:
+    """What the user should know about how the step was understood."""
+    found = []
+    if not trace.facts.get("backward_calls", 1):
+        found.append("the step never calls backward(): this is the memory of a forward pass, not of training")
+    if not trace.facts.get("optimizer_steps", 1):
+        found.append("no torch.optim optimizer stepped: optimizer state is only counted if the step keeps it itself")
+    if trace.kind == "real-cpu":
+        found.append("traced with real tensors on the CPU, since the step looks at computed values; sizes vary from run to run")
+    return found
+
+
+def largest(card: Gpu, model: MemoryModel, context_bytes: int, problems: Sequence[str]) -> Largest:
+    """The largest batch on a card, by memory alone, and why the card cannot run it all the same."""
+    return Largest(model.largest_batch(max(card.memory_bytes - context_bytes, 0)), tuple(problems))
+
+
+def ranked(
+    cards: Sequence[Gpu], answers: Mapping[str, Mapping[str, Largest]],
+    prices: Mapping[str, tuple[Price | None, Price | None]],
+) -> tuple[RankRow, ...]:
+    """Rows in the order of recommendation: cards that train all first, within a tier the cheapest to buy first.
+
+    Tiers follow the article of 2020: all workloads, some of them (small batches), or a poor fit (fewer than half).
+    """
+    rows = [_rank_row(card, answers, *prices[card.id]) for card in cards]
+    order = {"all": 0, "most": 1, "poor": 2}
+
+    def key(row: RankRow) -> tuple[object, ...]:
+        cost = row.buy.usd if row.buy is not None else float("inf")
+        return (order[row.tier], not row.supported, -row.trains if row.tier != "all" else 0, cost, row.gpu)
+
+    return tuple(sorted(rows, key=key))
+
+
+def _rank_row(
+    card: Gpu, answers: Mapping[str, Mapping[str, Largest]], buy: Price | None, rent: Price | None
+) -> RankRow:
+    found = {name: by_card[card.id] for name, by_card in answers.items()}
+    sizes = {name: answer.batch_size for name, answer in found.items()}
+    trains = sum(size > 0 for size in sizes.values())
+    problems = dict.fromkeys(problem for answer in found.values() for problem in answer.problems)
+    tier: Tier = "all" if trains == len(sizes) else "most" if 2 * trains >= len(sizes) and trains else "poor"
+    return RankRow(
+        gpu=card.name, memory_bytes=card.memory_bytes, compute_capability=card.compute_capability or "", tier=tier,
+        trains=trains, max_batch_size=sizes,
+        max_batch_size_pow2={name: 1 << (size.bit_length() - 1) if size else 0 for name, size in sizes.items()},
+        supported=not problems, buy=buy, rent=rent, notes=tuple(problems),
+    )

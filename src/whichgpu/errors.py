@@ -7,6 +7,7 @@ WhichGpuError                 anything below; the command line prints its one li
 ├── CatalogueError            an unknown or ambiguous card, a malformed catalogue file
 ├── TraceError                a trace that is damaged, of a newer format, or inconsistent
 └── CaptureError              tracing failed for a reason that is not the workload's own
+    └── DataDependentError    the step looks at values that only a real run knows; trace it with real tensors
 
 Messages are one line: what was wrong, then what to do.
 """
@@ -40,3 +41,7 @@ class TraceError(WhichGpuError):
 
 class CaptureError(WhichGpuError):
     """Tracing failed for a reason that is not the workload's own."""
+
+
+class DataDependentError(CaptureError):
+    """The step looks at values that only a real run knows."""

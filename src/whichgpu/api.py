@@ -1,0 +1,228 @@
+"""The questions that whichgpu answers, from Python: `fit` and `rank`.
+
+The only place that joins tracing, the predictors and the catalogue. Nothing here computes memory or formats numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+
+from whichgpu import advice, catalogue, tracing, workload
+from whichgpu.advice import FitReport, RankReport, TraceInfo
+from whichgpu.errors import DataDependentError, InputError, TraceError
+from whichgpu.memory import MemoryModel
+from whichgpu.overheads import context_bytes
+from whichgpu.scaling import Scaling, scaling
+from whichgpu.torch_build import installed_torch
+from whichgpu.trace import Trace
+from whichgpu.trace_cache import cache_directory
+
+Progress = Callable[[str], None]
+
+# Hollow tensors cost nothing, so batch sizes far from odd special cases; a prime one for the check.
+FAKE_BATCH_SIZES = (4, 8, 11)
+# Real tensors cost time and memory.
+REAL_BATCH_SIZES = (1, 2, 3)
+# One capability of each class of cards that PyTorch dispatches alike (attention kernels, dtypes).
+CAPABILITY_CLASSES = ("6.0", "7.0", "8.0", "8.6", "9.0")
+DEFAULT_CARD = "H200"  # whose rules hold under --memory-limit when no card is named
+
+
+def fit(
+    name: str,
+    *,
+    batch_size: int | None = None,
+    gpus: Sequence[str] | None = None,
+    memory_limit_bytes: int | None = None,
+    optimizer: str | None = None,
+    cache: bool = True,
+    on_progress: Progress | None = None,
+) -> FitReport:
+    """Does a batch of the workload fit on each card, and what is the largest that does?
+
+    Without `gpus`: every card of the catalogue. Raises subclasses of WhichGpuError.
+    """
+    if batch_size is not None and batch_size < 1:
+        raise InputError(f"batch size {batch_size}: it must be 1 or more")
+    if memory_limit_bytes is not None and memory_limit_bytes < 1:
+        raise InputError(f"memory limit of {memory_limit_bytes} bytes: it must be positive")
+    cards = catalogue.load()
+    chosen = [cards.find(gpu) for gpu in gpus] if gpus else [card for card in cards.gpus if card.cuda]
+    ref = workload.parse(name)
+    if optimizer is not None:
+        ref = workload.with_options(ref, {"optimizer": optimizer})
+    with Predictor(ref, cache=cache, on_progress=on_progress) as predictor:
+        limit_card = chosen[0] if gpus else cards.find(DEFAULT_CARD)
+        model = predictor.model((limit_card if memory_limit_bytes is not None else chosen[0]).capability)
+        size = batch_size if batch_size is not None else predictor.default_batch_size()
+        rows = []
+        if memory_limit_bytes is not None:
+            rows.append(advice.limit_row(model, predictor.trace(limit_card.capability), size, memory_limit_bytes))
+        build = installed_torch()
+        for number, card in enumerate(chosen):
+            if on_progress is not None:
+                on_progress(f"{card.name} ({number + 1} of {len(chosen)})")
+            trace = predictor.trace(card.capability)
+            rows.append(
+                advice.fit_row(
+                    card, predictor.model(card.capability), trace, size, context_bytes(card.capability),
+                    catalogue.supports(card, build.version, build.cuda, advice.dtypes_used(trace)),
+                )
+            )
+        return FitReport(
+            workload=ref.text, batch_size=size, basis="predicted", trace=predictor.info(), gpus=tuple(rows),
+            notes=predictor.notes(),
+        )
+
+
+def rank(
+    names: Sequence[str],
+    *,
+    cache: bool = True,
+    on_progress: Progress | None = None,
+) -> RankReport:
+    """Which cards train these workloads, and what do they cost? Best first.
+
+    Raises subclasses of WhichGpuError.
+    """
+    if not names:
+        raise InputError("name at least one workload")
+    refs = list({ref.text: ref for ref in map(workload.parse, names)}.values())
+    cards = catalogue.load()
+    chosen = [card for card in cards.gpus if card.cuda]
+    build = installed_torch()
+    answers: dict[str, dict[str, advice.Largest]] = {}
+    traces: dict[str, TraceInfo] = {}
+    notes: list[str] = []
+    for ref in refs:
+        with Predictor(ref, cache=cache, on_progress=on_progress) as predictor:
+            largest = {}
+            for number, card in enumerate(chosen):
+                if on_progress is not None:
+                    on_progress(f"{ref.text} on {card.name} ({number + 1} of {len(chosen)})")
+                trace = predictor.trace(card.capability)
+                largest[card.id] = advice.largest(
+                    card, predictor.model(card.capability), context_bytes(card.capability),
+                    catalogue.supports(card, build.version, build.cuda, advice.dtypes_used(trace)),
+                )
+            answers[ref.text] = largest
+            traces[ref.text] = predictor.info()
+            notes += [f"{ref.text}: {note}" for note in predictor.notes()]
+    prices = {card.id: (cards.price(card, "buy"), cards.price(card, "rent")) for card in chosen}
+    return RankReport(
+        workloads=tuple(ref.text for ref in refs), basis="predicted", traces=traces,
+        gpus=advice.ranked(chosen, answers, prices), notes=tuple(dict.fromkeys(notes)),
+    )
+
+
+class Predictor:
+    """Traces and memory models of one workload, one per class of cards, made when first asked for."""
+
+    def __init__(self, ref: workload.WorkloadRef, *, cache: bool, on_progress: Progress | None) -> None:
+        self._ref = ref
+        self._stack = ExitStack()
+        directory = cache_directory() if cache else None
+        self._tracers = {
+            kind: self._stack.enter_context(
+                tracing.Tracer(ref, kind=kind, cache=directory, on_progress=on_progress)
+            )
+            for kind in ("fake", "real-cpu")
+        }
+        self._kind: tracing.Kind | None = None
+        self._scalings: dict[str, Scaling] = {}
+        self._models: dict[tuple[str, tuple[int, int]], MemoryModel] = {}
+
+    def __enter__(self) -> Predictor:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def model(self, capability: tuple[int, int]) -> MemoryModel:
+        """The memory model for a card's compute capability."""
+        name = self._class_of(capability)
+        key = (name, capability)
+        if key not in self._models:
+            self._models[key] = MemoryModel(self._scalings[name].at, capability)
+        return self._models[key]
+
+    def trace(self, capability: tuple[int, int]) -> Trace:
+        """An example trace for a card's compute capability."""
+        return self._scalings[self._class_of(capability)].example
+
+    def default_batch_size(self) -> int:
+        """What the workload itself names, or one that everything runs at."""
+        return int(self._first().example.facts.get("default_batch_size", 8))
+
+    def info(self) -> TraceInfo:
+        """How the workload was traced."""
+        first = self._first()
+        used = self._tracers[self._kind or "fake"]
+        return TraceInfo(
+            kind=first.example.kind, affine=all(s.affine for s in self._scalings.values()),
+            seconds=round(sum(tracer.seconds for tracer in self._tracers.values()), 2), cached=used.cached,
+            torch_version=first.example.torch_version,
+        )
+
+    def notes(self) -> tuple[str, ...]:
+        """Plain caveats for the user, each once."""
+        found = [note for tracer in self._tracers.values() for note in tracer.notes]
+        for scaled in self._scalings.values():
+            found += scaled.example.notes
+            found += advice.caveats(scaled.example)
+            if not scaled.affine:
+                found.append(f"memory is not a straight function of the batch size ({scaled.reason})")
+        return tuple(dict.fromkeys(found))
+
+    # ---- classes of cards -----------------------------------------------------------------------------
+
+    def _first(self) -> Scaling:
+        return next(iter(self._scalings.values()))
+
+    def _class_of(self, capability: tuple[int, int]) -> str:
+        """The class whose traces hold for a capability: its own, or one traced already that dispatches alike."""
+        own = capability_class(capability)
+        for traced, scaled in self._scalings.items():
+            if own == traced or own in scaled.example.facts.get("same_for", ()):
+                return traced
+        self._scalings[own] = self._trace(own)
+        return own
+
+    def _trace(self, name: str) -> Scaling:
+        if self._kind is None:
+            real_is_known = self._tracers["real-cpu"].holds(REAL_BATCH_SIZES[0], name)
+            fake_is_known = self._tracers["fake"].holds(FAKE_BATCH_SIZES[0], name)
+            self._kind = "real-cpu" if real_is_known and not fake_is_known else "fake"
+        if self._kind == "fake":
+            try:
+                return self._scaling(name, "fake", FAKE_BATCH_SIZES)
+            except DataDependentError:
+                self._kind = "real-cpu"
+        return self._scaling(name, "real-cpu", REAL_BATCH_SIZES)
+
+    def _scaling(self, name: str, kind: tracing.Kind, batch_sizes: tuple[int, int, int]) -> Scaling:
+        tracer = self._tracers[kind]
+        rest = list(batch_sizes)
+
+        def trace_at(batch_size: int) -> Trace:
+            ahead = [size for size in rest if size != batch_size]
+            if batch_size in rest:
+                rest.remove(batch_size)
+            return tracer.trace_at(batch_size, name, ahead=ahead)
+
+        return scaling(trace_at, batch_sizes)
+
+
+def capability_class(capability: tuple[int, int]) -> str:
+    """The class of cards that PyTorch dispatches like this one."""
+    if capability < (7, 0):
+        return "6.0"
+    if capability < (8, 0):
+        return "7.0"
+    if capability == (8, 0):
+        return "8.0"
+    return "9.0" if capability[0] in (9, 10) else "8.6"
+
+
+__all__ = ["FitReport", "Predictor", "RankReport", "TraceError", "fit", "rank"]

@@ -1,0 +1,16 @@
+"""Tracing a training step without a GPU. This is the only part of whichgpu that loads torch.
+
+dynamo       keeps a slow and unneeded import of PyTorch out
+hollow       tensors with a size and a storage but no memory behind them
+known        small values that are followed along, so that `.item()` and the like still answer
+recorder     the dispatch mode that runs operators on hollow (or real) tensors and writes down what they ask for
+pretend      makes an ordinary machine look like one with a GPU to the user's code
+attention    which attention kernel CUDA would take, and what it is called with
+autocast     CUDA's autocast lists, on CPU tensors
+composites   other operators that CUDA splits up differently from the CPU (dropout, batch norm, RNN, ...)
+run          one workload at one batch size -> one Trace
+worker       the process in which tracing happens (emulation patches global state)
+
+Imports point down this list's order only: worker -> run -> pretend, attention, autocast, composites -> recorder
+-> known, hollow.
+"""

@@ -1,0 +1,176 @@
+"""Which kernel `F.scaled_dot_product_attention` takes on a CUDA card, and how it is called.
+
+Follows PyTorch's aten/src/ATen/native/transformers/cuda/sdp_utils.cpp (`select_sdp_backend` and its checks) and
+attention.cpp (`scaled_dot_product_attention`), read at torch 2.11 to 2.14. The choice depends on the target's compute
+capability, dtype, mask, dropout, head size and who needs a gradient.
+
+Not covered: nested tensors, FlashAttention 3, builds without flash attention, deterministic mode with cuDNN.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+aten = torch.ops.aten
+Tensor = torch.Tensor
+_HALF = (torch.float16, torch.bfloat16)
+
+
+def choose(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout_p: float, is_causal: bool,
+    enable_gqa: bool, capability: tuple[int, int],
+) -> str:
+    """"cudnn", "flash", "efficient" or "math"."""
+    usable = {
+        "cudnn": _cudnn, "flash": _flash, "efficient": _efficient,
+    }
+    # cuDNN first on Hopper and datacentre Blackwell, where the wheels carry cuDNN > 9.15 (CUDA 13 wheels do);
+    # `check_prefer_cudnn_attention`
+    prefers_cudnn = capability[0] in (9, 10) and torch.backends.cuda.cudnn_sdp_enabled()
+    order = ["cudnn"] if prefers_cudnn else []
+    order += ["flash", "efficient"]
+    enabled = {
+        "cudnn": torch.backends.cuda.cudnn_sdp_enabled(),
+        "flash": torch.backends.cuda.flash_sdp_enabled(),
+        "efficient": torch.backends.cuda.mem_efficient_sdp_enabled(),
+    }
+    for name in order:
+        if enabled[name] and usable[name](query, key, value, mask, dropout_p, is_causal, enable_gqa, capability):
+            return name
+    return "math"
+
+
+def _common(query: Tensor, key: Tensor, value: Tensor, grouped: bool) -> bool:
+    """`check_tensor_shapes`, `check_batch_size_and_num_heads_dense`, `check_nonzero_sequence_lengths_dense`."""
+    if not query.dim() == key.dim() == value.dim() == 4:
+        return False
+    if not query.dtype == key.dtype == value.dtype:
+        return False
+    if not query.size(0) == key.size(0) == value.size(0):
+        return False
+    if 0 in (query.size(2), key.size(2), query.size(0)):
+        return False
+    heads = query.size(1), key.size(1), value.size(1)
+    if grouped:
+        return heads[1] == heads[2] and heads[0] % heads[1] == 0
+    return heads[0] == heads[1] == heads[2]
+
+
+def _last_stride_one(*tensors: Tensor | None) -> bool:
+    return all(t is None or t.stride(-1) == 1 or t.size(-1) == 1 for t in tensors)
+
+
+def _needs_grad(*tensors: Tensor | None) -> bool:
+    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+
+
+def _cudnn(query: Any, key: Any, value: Any, mask: Any, dropout_p: float, is_causal: bool, gqa: bool, sm: Any) -> bool:
+    if sm < (8, 0) or query.dtype not in _HALF or not _common(query, key, value, gqa):
+        return False
+    if dropout_p * 16 != math.floor(dropout_p * 16):  # `check_cudnn_dropout`
+        return False
+    sizes = query.size(-1), value.size(-1)
+    if any(size % 8 or size > 128 for size in sizes):
+        return False
+    if key.size(2) == 1 or (dropout_p and query.size(2) == 1):
+        return False
+    if mask is not None and mask.dim() not in (2, 4):
+        return False
+    return _last_stride_one(query, key, value, mask) and not (mask is not None and mask.requires_grad)
+
+
+def _flash(query: Any, key: Any, value: Any, mask: Any, dropout_p: float, is_causal: bool, gqa: bool, sm: Any) -> bool:
+    if sm < (8, 0) or query.dtype not in _HALF or mask is not None or not _common(query, key, value, gqa):
+        return False
+    size = query.size(-1)
+    if not size == key.size(-1) == value.size(-1) or size > 256:
+        return False
+    if is_causal and query.size(2) != key.size(2):
+        return False
+    consumer = sm in ((8, 6), (8, 7), (8, 9)) or sm[0] == 12
+    if consumer and _needs_grad(query, key, value) and size > 192 and not (not dropout_p and size > 224):
+        return False
+    return _last_stride_one(query, key, value)
+
+
+def _efficient(query: Any, key: Any, value: Any, mask: Any, dropout_p: float, is_causal: bool, gqa: bool, sm: Any) -> bool:
+    allowed = (torch.float32, *_HALF) if sm >= (8, 0) else (torch.float32, torch.float16)
+    if query.dtype not in allowed or not _common(query, key, value, False):
+        return False
+    alignment = _gemm_alignment(query.dtype, sm)
+    if query.size(-1) != key.size(-1) or query.size(-1) % alignment or value.size(-1) % alignment:
+        return False
+    return all(t.stride(-1) == 1 for t in (query, key, value) if t is not None) and (
+        mask is None or mask.stride(-1) == 1 or mask.size(-1) == 1
+    )
+
+
+def _gemm_alignment(dtype: torch.dtype, sm: tuple[int, int]) -> int:
+    """`minimum_gemm_alignment`."""
+    half = dtype in _HALF
+    alignment = 4 if sm >= (8, 0) else 1
+    if sm >= (8, 0) or (sm >= (7, 0) and half):
+        alignment = max(alignment, 128 // (16 if half else 32))
+    return alignment
+
+
+def make(capability: tuple[int, int]) -> Any:
+    """The composite kernel of `scaled_dot_product_attention` as CUDA has it."""
+
+    def attention(
+        query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
+        is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False,
+    ) -> Tensor:
+        backend = "math"
+        if query.is_cuda:
+            backend = choose(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa, capability)
+        mask = _additive(attn_mask, query.dtype) if attn_mask is not None else None
+        if backend == "math":
+            return aten._scaled_dot_product_attention_math(
+                query, key, value, mask, dropout_p, is_causal, None, scale=scale, enable_gqa=enable_gqa
+            )[0]
+        logsumexp = _needs_grad(query, key, value)
+        if backend == "cudnn":
+            return aten._scaled_dot_product_cudnn_attention(
+                query, key, value, mask, logsumexp, dropout_p, is_causal, False, scale=scale
+            )[0]
+        if backend == "flash":
+            size = query.size(-1)
+            scale = 1 / math.sqrt(size) if scale is None else scale
+            out = aten._scaled_dot_product_flash_attention(
+                _pad(query), _pad(key), _pad(value), dropout_p, is_causal, False, scale=scale
+            )[0]
+            return out if out.size(-1) == size else out[..., :size]
+        if mask is not None:
+            mask = _prepare_mask(mask, query, key)
+        return aten._scaled_dot_product_efficient_attention(
+            query, key, value, mask, logsumexp, dropout_p, is_causal, scale=scale
+        )[0]
+
+    return attention
+
+
+def _additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """`convert_boolean_attn_mask`."""
+    if mask.dtype != torch.bool:
+        return mask
+    low = torch.scalar_tensor(float("-inf"), dtype=dtype, device=mask.device)
+    return torch.where(mask, torch.scalar_tensor(0.0, dtype=dtype, device="cpu"), low)
+
+
+def _pad(tensor: Tensor) -> Tensor:
+    """`pad_last_dim<8, false>`."""
+    rest = tensor.size(-1) % 8
+    return torch.nn.functional.pad(tensor, (0, 8 - rest)) if rest else tensor
+
+
+def _prepare_mask(mask: Tensor, query: Tensor, key: Tensor) -> Tensor:
+    """`preprocess_mask`: padded to an alignment of 8 elements where needed, then expanded."""
+    aligned = mask.stride(-1) == 1 and all(step % 8 == 0 for step in mask.stride()[:-1])
+    if not aligned:
+        size = mask.size(-1)
+        mask = torch.nn.functional.pad(mask, (0, 8 - size % 8))[..., :size]
+    return mask.expand(query.size(0), query.size(1), query.size(2), key.size(2))

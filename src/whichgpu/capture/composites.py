@@ -1,0 +1,74 @@
+"""Operators that CUDA splits up differently from the CPU, and the few without a usable meta or CPU kernel.
+
+`Overrides(recorder, target)` registers CUDA's way over PyTorch's composite kernels for as long as it is entered, fills the
+recorder's tables, and brings the attention and autocast rules in.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from whichgpu.capture import attention
+from whichgpu.capture.autocast import Casts
+from whichgpu.capture.recorder import Recorder
+from whichgpu.capture.target import Target
+
+aten = torch.ops.aten
+Tensor = torch.Tensor
+
+
+class Overrides:
+    """Context manager; removes its registrations on exit."""
+
+    def __init__(self, recorder: Recorder, target: Target) -> None:
+        self.recorder = recorder
+        self.target = target
+
+    def __enter__(self) -> Overrides:
+        self.library = torch.library.Library("aten", "IMPL")
+        composite = {
+            "scaled_dot_product_attention": attention.make(self.target.capability),
+            "dropout": _dropout,
+            "softmax.int": _softmax(aten._softmax.default),
+            "log_softmax.int": _softmax(aten._log_softmax.default),
+        }
+        for name, function in composite.items():
+            self.library.impl(name, function, "CompositeImplicitAutograd", allow_override=True)
+        self.casts = Casts()
+        self.plain_clear = torch.clear_autocast_cache
+
+        def clear() -> None:
+            self.casts.clear()
+            self.plain_clear()
+
+        torch.clear_autocast_cache = clear
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        torch.clear_autocast_cache = self.plain_clear
+        self.casts.close()
+        self.library._destroy()
+
+
+def _dropout(input: Tensor, p: float, train: bool) -> Tensor:  # noqa: A002 - the operator's own argument name
+    """`dropout` of aten/src/ATen/native/Dropout.cpp: CUDA takes the fused kernel, which keeps a mask of bytes."""
+    if p == 0 or not train or input.numel() == 0:
+        return input
+    if input.is_cuda and 0 < p < 1:
+        return aten.native_dropout(input, p, train)[0]
+    if p == 1:
+        return input.mul(torch.zeros((), dtype=input.dtype, device=input.device))
+    noise = torch.empty_like(input).bernoulli_(1 - p).div_(1 - p)
+    return input * noise
+
+
+def _softmax(kernel: Any) -> Any:
+    def softmax(input: Tensor, dim: int, dtype: Any = None) -> Tensor:  # noqa: A002
+        """`softmax` of SoftMax.cpp: half to float happens inside CUDA's kernel."""
+        if input.is_cuda and input.dtype == torch.float16 and dtype == torch.float32:
+            return kernel(input, dim, True)
+        return kernel(input if dtype is None else input.to(dtype), dim, False)
+
+    return softmax

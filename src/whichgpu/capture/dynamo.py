@@ -1,0 +1,58 @@
+"""Keeps `torch._dynamo` unloaded while tracing.
+
+PyTorch imports it (three seconds on a small machine) at the first `optimizer.step()`, only to switch itself off. The
+stand-in answers those two calls and turns into the real package as soon as anything else is asked of it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from types import ModuleType
+from typing import Any
+
+import torch
+
+
+class _StandIn(ModuleType):
+    def __init__(self) -> None:
+        super().__init__("torch._dynamo")
+        spec = importlib.util.find_spec("torch._dynamo")
+        self.__path__ = list(spec.submodule_search_locations or []) if spec else []
+
+    @staticmethod
+    def disable(fn: Any = None, recursive: bool = True, **_: Any) -> Any:
+        return fn if fn is not None else lambda function: function
+
+    @staticmethod
+    def graph_break(*_: Any, **__: Any) -> None:
+        return None
+
+    @staticmethod
+    def is_compiling() -> bool:
+        return False
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if importlib.util.find_spec(f"torch._dynamo.{name}") is not None:
+            return importlib.import_module(f"torch._dynamo.{name}")
+        return getattr(load(), name)
+
+
+def stand_in() -> None:
+    """Put the stand-in in place unless the real package is already loaded."""
+    if "torch._dynamo" not in sys.modules:
+        module = _StandIn()
+        sys.modules["torch._dynamo"] = module
+        torch._dynamo = module
+
+
+def load() -> Any:
+    """Replace the stand-in by the real package."""
+    sys.modules.pop("torch._dynamo", None)  # its submodules may be loaded already and register themselves only once
+    torch.__dict__.pop("_dynamo", None)
+    module = importlib.import_module("torch._dynamo")
+    torch._dynamo = module
+    return module

@@ -1,0 +1,46 @@
+"""Known values: small tensors whose contents are followed although the tensors themselves are hollow.
+
+Constructors call `.item()` on a linspace, losses index with small label tensors, scalers look at their own
+counters. A known value is a real CPU tensor attached to a hollow one; a view's known value is the same view of
+its base's, so in-place changes reach all of them. A write of something unknown makes the whole storage unknown.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+LIMIT = 1 << 16  # elements; larger tensors are never followed
+
+
+def value_of(tensor: torch.Tensor, hollow: bool) -> torch.Tensor | None:
+    """The real tensor that holds the contents, or None when they are not known."""
+    if not hollow:
+        return tensor if tensor.numel() <= LIMIT else None
+    if getattr(tensor.untyped_storage(), "_whichgpu_unknown", False):
+        return None
+    return getattr(tensor, "_whichgpu_value", None)
+
+
+def attach(tensor: torch.Tensor, value: torch.Tensor) -> None:
+    """Remember the contents of a hollow tensor."""
+    if value.numel() <= LIMIT:
+        tensor._whichgpu_value = value
+
+
+def forget(tensor: torch.Tensor) -> None:
+    """Something unknown was written into the tensor's storage."""
+    if tensor.layout == torch.strided:
+        tensor.untyped_storage()._whichgpu_unknown = True
+
+
+def substitute(value: Any, lookup: Any) -> Any:
+    """The same nested arguments with every tensor replaced by `lookup(tensor)`."""
+    if isinstance(value, torch.Tensor):
+        return lookup(value)
+    if isinstance(value, (list, tuple)):
+        return type(value)([substitute(item, lookup) for item in value]) if isinstance(value, list) else tuple(
+            substitute(item, lookup) for item in value
+        )
+    return value

@@ -1,0 +1,482 @@
+"""Makes an ordinary machine look, to the user's code, like one with a single CUDA GPU.
+
+`Pretence(recorder, target)` patches PyTorch's Python surface while it is entered: devices, `torch.cuda`, autocast's
+device, copies between host and GPU, and the places from which the phases of a step are known. C++ never sees
+a CUDA device: whatever names one is turned into a tag on CPU storages before it gets there.
+
+Not covered: CUDA graphs, custom CUDA extensions, several GPUs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch.optim import optimizer as torch_optimizer
+from torch.utils import _device as torch_device_context
+from torch.utils import checkpoint as _checkpoint  # noqa: F401 - loaded before the patches
+
+from whichgpu.capture import dynamo, hollow, known
+from whichgpu.capture.recorder import Recorder
+from whichgpu.capture.target import Target
+from whichgpu.errors import DataDependentError
+
+Tensor = torch.Tensor
+_CUDA = torch.device("cuda", 0)
+_MISSING = object()
+
+
+class Pretence:
+    """Context manager; everything it changed is put back on exit."""
+
+    def __init__(self, recorder: Recorder, target: Target) -> None:
+        self.recorder = recorder
+        self.target = target
+        self.backward_calls = 0
+        self.optimizer_steps = 0
+        self.compiled = False
+        self.gradient_storages: set[int] = set()
+        self.state_storages: set[int] = set()
+        self._undo: list[tuple[Any, str, Any]] = []
+        self._hooks: list[Any] = []
+        self._backward_depth = 0
+
+    # ---- patching ---------------------------------------------------------------------------------
+
+    def set(self, owner: Any, name: str, value: Any) -> None:
+        """Replace an attribute until exit."""
+        self._undo.append((owner, name, owner.__dict__.get(name, _MISSING)))
+        setattr(owner, name, value)
+
+    def __enter__(self) -> Pretence:
+        dynamo.stand_in()
+        self._patch_tensors()
+        self._patch_factories()
+        self._patch_cuda()
+        self._patch_autocast()
+        self._patch_phases()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        for owner, name, value in reversed(self._undo):
+            if value is _MISSING:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, value)
+        self._undo.clear()
+
+    # ---- tensors: device, copies, reads -----------------------------------------------------------
+
+    def _patch_tensors(self) -> None:
+        recorder = self.recorder
+        index_of = recorder.index_of
+        base = torch._C.TensorBase
+        true_device = base.device.__get__
+        cpu = "cpu"
+
+        def device(tensor: Tensor) -> torch.device:
+            found = true_device(tensor)
+            return _CUDA if found.type == cpu and index_of(tensor) is not None else found
+
+        def is_cuda(tensor: Tensor) -> bool:
+            return true_device(tensor).type == cpu and index_of(tensor) is not None
+
+        def is_cpu(tensor: Tensor) -> bool:
+            return true_device(tensor).type == cpu and index_of(tensor) is None
+
+        self.set(Tensor, "device", property(device))
+        self.set(Tensor, "is_cuda", property(is_cuda))
+        self.set(Tensor, "is_cpu", property(is_cpu))
+        self.set(Tensor, "get_device", lambda tensor: 0 if is_cuda(tensor) else -1)
+
+        plain_to = base.to
+
+        def move(tensor: Tensor, to_gpu: bool, *args: Any, **kwargs: Any) -> Tensor:
+            recorder.force = "gpu" if to_gpu else "host"
+            try:
+                return plain_to(tensor, *args, copy=True, **kwargs)
+            finally:
+                recorder.force = None
+
+        def to(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+            wanted, dtype, options = _parse_to(args, kwargs)
+            on_gpu = index_of(tensor) is not None
+            if true_device(tensor).type != cpu or (wanted is not None and wanted.type not in ("cpu", "cuda")):
+                return plain_to(tensor, *args, **kwargs)
+            to_gpu = on_gpu if wanted is None else wanted.type == "cuda"
+            dtype = tensor.dtype if dtype is None else dtype
+            if to_gpu == on_gpu:
+                return plain_to(tensor, dtype, **options)
+            options.pop("copy", None)
+            return move(tensor, to_gpu, dtype, **options)
+
+        def cuda(tensor: Tensor, device: Any = None, non_blocking: bool = False, memory_format: Any = None) -> Tensor:
+            return to(tensor, device=_CUDA, **({"memory_format": memory_format} if memory_format else {}))
+
+        def cpu_(tensor: Tensor, memory_format: Any = None) -> Tensor:
+            return to(tensor, device=torch.device("cpu"), **({"memory_format": memory_format} if memory_format else {}))
+
+        self.set(Tensor, "to", to)
+        self.set(Tensor, "cuda", cuda)
+        self.set(Tensor, "cpu", cpu_)
+        self.set(Tensor, "pin_memory", lambda tensor, device=None: tensor)
+        self.set(Tensor, "is_pinned", lambda tensor, device=None: False)
+        self.set(Tensor, "record_stream", lambda tensor, stream: None)
+        plain_deepcopy = Tensor.__deepcopy__
+
+        def deepcopy(tensor: Tensor, memo: dict[int, Any]) -> Tensor:
+            if id(tensor) in memo or not (hollow.is_hollow(tensor) or index_of(tensor) is not None):
+                return plain_deepcopy(tensor, memo)
+            copied = tensor.detach().clone()
+            copied.requires_grad_(tensor.requires_grad)
+            memo[id(tensor)] = copied
+            return copied
+
+        self.set(Tensor, "__deepcopy__", deepcopy)
+        for name in ("tolist", "numpy", "__array__"):
+            self.set(Tensor, name, self._read(getattr(Tensor, name)))
+
+    def _read(self, plain: Any) -> Any:
+        @functools.wraps(plain)
+        def read(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+            if hollow.is_hollow(tensor):
+                value = known.value_of(tensor, True)
+                if value is None:
+                    raise DataDependentError("the step reads values computed on the GPU")
+                return plain(value, *args, **kwargs)
+            return plain(tensor, *args, **kwargs)
+
+        return read
+
+    # ---- factories whose C++ would copy to a CUDA device by itself ---------------------------------
+
+    def _patch_factories(self) -> None:
+        constructors = torch_device_context._device_constructors()
+        plain_tensor, plain_as_tensor, plain_asarray = torch.tensor, torch.as_tensor, torch.asarray
+        plain_new_tensor = torch._C.TensorBase.new_tensor
+        by_copy = {plain_tensor, plain_as_tensor, plain_asarray}
+
+        def copying(plain: Any) -> Any:
+            @functools.wraps(plain)
+            def make(data: Any, *args: Any, device: Any = None, **kwargs: Any) -> Tensor:
+                kwargs.pop("pin_memory", None)
+                if device is None and isinstance(data, Tensor):
+                    device = data.device
+                if device is None and torch_device_context.CURRENT_DEVICE is not None:
+                    device = torch_device_context.CURRENT_DEVICE
+                made = plain(data, *args, device="cpu", **kwargs) if not isinstance(data, Tensor) else (
+                    plain(data, *args, **kwargs)
+                )
+                return made if device is None else made.to(torch.device(device))
+
+            return make
+
+        def new_tensor(tensor: Tensor, data: Any, *, device: Any = None, **kwargs: Any) -> Tensor:
+            kwargs.setdefault("dtype", tensor.dtype)
+            made = plain_tensor(data, **kwargs) if not isinstance(data, Tensor) else data.detach().clone()
+            return made.to(tensor.device if device is None else device)
+
+        self.set(torch, "tensor", copying(plain_tensor))
+        self.set(torch, "as_tensor", copying(plain_as_tensor))
+        self.set(torch, "asarray", copying(plain_asarray))
+        self.set(Tensor, "new_tensor", new_tensor)
+        del plain_new_tensor
+
+        def context_function(context: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            kwargs = kwargs or {}
+            if func in constructors and kwargs.get("device") is None:
+                if func in by_copy:
+                    made = func(*args, **{**kwargs, "device": "cpu"})
+                    return made.to(context.device)
+                kwargs["device"] = context.device
+            return func(*args, **kwargs)
+
+        self.set(torch_device_context.DeviceContext, "__torch_function__", context_function)
+        self.set(torch, "Generator", _Generator)
+        plain_compile = torch.compile
+
+        def compile_(model: Any = None, **kwargs: Any) -> Any:
+            self.compiled = True
+            self.recorder.note(
+                "the step uses torch.compile; it was traced without it, and compiled code usually needs less memory"
+            )
+            if model is None:
+                return lambda function: function
+            return model
+
+        functools.update_wrapper(compile_, plain_compile)
+        self.set(torch, "compile", compile_)
+        self.set(torch.nn.Module, "compile", lambda module, *args, **kwargs: compile_(module) and None)
+
+    # ---- torch.cuda ---------------------------------------------------------------------------------
+
+    def _patch_cuda(self) -> None:
+        cuda = torch.cuda
+        properties = SimpleNamespace(
+            name=self.target.name, major=self.target.capability[0], minor=self.target.capability[1],
+            total_memory=self.target.memory_bytes, multi_processor_count=self.target.sm_count,
+            regs_per_multiprocessor=65536, max_threads_per_multi_processor=2048, warp_size=32,
+            is_integrated=0, is_multi_gpu_board=0, gcnArchName="", L2_cache_size=50 << 20, uuid="",
+        )
+        zero = lambda *_, **__: 0  # noqa: E731
+        nothing = lambda *_, **__: None  # noqa: E731
+        answers: dict[str, Any] = {
+            "_lazy_init": nothing, "_lazy_call": nothing, "init": nothing, "is_initialized": lambda: True,
+            "is_available": lambda: True, "device_count": lambda: 1, "current_device": lambda: 0,
+            "set_device": nothing, "synchronize": nothing, "empty_cache": nothing, "ipc_collect": nothing,
+            "_exchange_device": lambda _: 0, "_maybe_exchange_device": lambda _: 0, "_is_in_bad_fork": lambda: False,
+            "get_device_properties": lambda *_: properties, "get_device_name": lambda *_: self.target.name,
+            "get_device_capability": lambda *_: self.target.capability,
+            "get_arch_list": lambda: [f"sm_{self.target.capability[0]}{self.target.capability[1]}"],
+            "is_bf16_supported": lambda including_emulation=True: including_emulation or self.target.capability >= (8, 0),
+            "is_tf32_supported": lambda: self.target.capability >= (8, 0),
+            "manual_seed": nothing, "manual_seed_all": nothing, "seed": nothing, "seed_all": nothing,
+            "initial_seed": zero, "get_rng_state": lambda *_: torch.zeros(16, dtype=torch.uint8),
+            "get_rng_state_all": lambda: [torch.zeros(16, dtype=torch.uint8)],
+            "set_rng_state": nothing, "set_rng_state_all": nothing,
+            "is_current_stream_capturing": lambda: False, "can_device_access_peer": lambda *_: False,
+            "memory_allocated": zero, "max_memory_allocated": zero, "memory_reserved": zero,
+            "max_memory_reserved": zero, "reset_peak_memory_stats": nothing, "memory_stats": lambda *_: {},
+            "reset_accumulated_memory_stats": nothing, "reset_max_memory_allocated": nothing,
+            "mem_get_info": lambda *_: (self.target.memory_bytes, self.target.memory_bytes),
+            "memory_summary": lambda *_, **__: "", "set_per_process_memory_fraction": nothing,
+            "utilization": zero, "temperature": zero, "power_draw": zero,
+            "Stream": _Stream, "ExternalStream": _Stream, "Event": _Event, "stream": lambda *_: contextlib.nullcontext(),
+            "current_stream": lambda *_: _Stream(), "default_stream": lambda *_: _Stream(), "set_stream": nothing,
+        }
+        for name, value in answers.items():
+            # a function of its own for each: torch._dynamo, if loaded later, refuses duplicates
+            self.set(cuda, name, value if isinstance(value, type) else _own(value))
+        for name in ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved",
+                     "reset_peak_memory_stats", "memory_stats", "mem_get_info", "empty_cache"):
+            self.set(cuda.memory, name, answers[name])
+        self.set(torch.backends.cudnn, "is_acceptable", lambda tensor: tensor.is_cuda)
+        accelerator = torch.accelerator
+        for name, value in {
+            "is_available": lambda: True, "device_count": lambda: 1, "current_accelerator": lambda *_, **__: torch.device("cuda"),
+            "current_device_index": lambda: 0, "synchronize": nothing, "empty_cache": nothing,
+            "set_device_index": nothing, "current_stream": lambda *_: _Stream(), "memory_allocated": zero,
+            "max_memory_allocated": zero, "reset_peak_memory_stats": nothing,
+        }.items():
+            if hasattr(accelerator, name):
+                self.set(accelerator, name, value)
+
+    # ---- autocast -----------------------------------------------------------------------------------
+
+    def _patch_autocast(self) -> None:
+        autocast = torch.amp.autocast_mode.autocast
+        torch.set_autocast_dtype("cpu", torch.float16)  # CUDA's default
+        plain_init, plain_enter, plain_exit = autocast.__init__, autocast.__enter__, autocast.__exit__
+
+        def init(context: Any, device_type: str, *args: Any, **kwargs: Any) -> None:
+            # CPU autocast has no say over GPU tensors, and its state in C++ serves for CUDA's here
+            context._whichgpu_idle = device_type == "cpu"
+            plain_init(context, "cuda" if device_type == "cpu" else device_type, *args, **kwargs)
+
+        def enter(context: Any) -> Any:
+            return context if context._whichgpu_idle else plain_enter(context)
+
+        def leave(context: Any, *args: Any) -> Any:
+            return None if context._whichgpu_idle else plain_exit(context, *args)
+
+        self.set(autocast, "__init__", init)
+        self.set(autocast, "__enter__", enter)
+        self.set(autocast, "__exit__", leave)
+        for name in ("is_autocast_enabled", "get_autocast_dtype", "set_autocast_enabled", "set_autocast_dtype"):
+            self.set(torch, name, _for_cuda(getattr(torch, name)))
+        self.set(torch, "get_autocast_gpu_dtype", lambda: torch.get_autocast_dtype("cuda"))
+        self.set(torch, "is_autocast_cpu_enabled", lambda: False)
+        self.set(torch.amp.autocast_mode, "is_autocast_available", lambda device_type: True)
+        self.set(torch.amp, "is_autocast_available", lambda device_type: True)
+
+    # ---- phases -------------------------------------------------------------------------------------
+
+    def _patch_phases(self) -> None:
+        recorder = self.recorder
+        plain_run = torch.autograd.graph._engine_run_backward
+
+        def run_backward(*args: Any, **kwargs: Any) -> Any:
+            before = recorder.phase
+            self._backward_depth += 1
+            if self._backward_depth == 1:
+                self.backward_calls += 1
+                recorder.begin_backward()
+            try:
+                return plain_run(*args, **kwargs)
+            finally:
+                self._backward_depth -= 1
+                if self._backward_depth == 0:
+                    recorder.phase = "other" if before == "forward" else before
+
+        self.set(torch.autograd.graph, "_engine_run_backward", run_backward)
+        self.set(torch.autograd, "_engine_run_backward", run_backward)
+
+        def before_step(optimizer: Any, args: Any, kwargs: Any) -> None:
+            recorder.phase = "optimizer"
+            self.optimizer_steps += 1
+            self._note_gradients(optimizer)
+
+        def after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
+            recorder.phase = "other"
+            self._note_state(optimizer)
+
+        self._hooks.append(torch_optimizer.register_optimizer_step_pre_hook(before_step))
+        self._hooks.append(torch_optimizer.register_optimizer_step_post_hook(after_step))
+        plain_call = torch.nn.Module.__call__
+
+        def call(module: Any, *args: Any, **kwargs: Any) -> Any:
+            stack = recorder.module_stack
+            if not stack and recorder.phase == "other":
+                recorder.phase = "forward"
+            number = id(module)
+            if number not in recorder.modules:
+                recorder.modules[number] = module
+            stack.append(number)
+            try:
+                return plain_call(module, *args, **kwargs)
+            finally:
+                stack.pop()
+
+        self.set(torch.nn.Module, "__call__", call)
+
+    def _note_gradients(self, optimizer: Any) -> None:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    index = self.recorder.index_of(parameter.grad)
+                    if index is not None:
+                        self.gradient_storages.add(index)
+
+    def _note_state(self, optimizer: Any) -> None:
+        tensors: list[Tensor] = []
+        _gather(list(optimizer.state.values()), tensors)
+        for tensor in tensors:
+            index = self.recorder.index_of(tensor)
+            if index is not None and self.recorder.storage_phase[index] != "setup":
+                self.state_storages.add(index)
+
+
+def _own(function: Any) -> Any:
+    return lambda *args, **kwargs: function(*args, **kwargs)
+
+
+def _gather(value: Any, into: list[Tensor]) -> None:
+    if isinstance(value, Tensor):
+        into.append(value)
+    elif isinstance(value, dict):
+        for item in value.values():
+            _gather(item, into)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            _gather(item, into)
+
+
+def _parse_to(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[torch.device | None, Any, dict[str, Any]]:
+    """Arguments of `Tensor.to` as (device, dtype, other options)."""
+    rest = dict(kwargs)
+    options = {name: rest.pop(name) for name in ("copy", "memory_format") if name in rest}
+    other = args[0] if args and isinstance(args[0], Tensor) else rest.pop("other", None)
+    if isinstance(other, Tensor):
+        return other.device, other.dtype, options
+    device = rest.get("device")
+    dtype = rest.get("dtype")
+    for value in args[:2]:
+        if isinstance(value, torch.dtype):
+            dtype = value
+        elif isinstance(value, (str, int, torch.device)) and not isinstance(value, bool):
+            device = value
+    if len(args) > 3:
+        options["copy"] = args[3]
+    if isinstance(device, int):
+        device = torch.device("cuda", device)
+    return (None if device is None else torch.device(device)), dtype, options
+
+
+def _for_cuda(plain: Any) -> Any:
+    def call(*args: Any) -> Any:
+        """Autocast state of "cuda" lives in that of "cpu" while tracing."""
+        if not args:
+            return plain("cpu") if plain.__name__ == "is_autocast_enabled" else plain()
+        if isinstance(args[0], str):
+            if args[0] == "cpu" and plain.__name__ == "is_autocast_enabled":
+                return False
+            return plain("cpu" if args[0] in ("cuda", "cpu") else args[0], *args[1:])
+        return plain(*args)
+
+    return call
+
+
+class _GeneratorType(type):
+    """Makes `torch.Generator(device)` a generator of the host, whatever the device."""
+
+    plain = torch.Generator
+
+    def __call__(cls, device: Any = "cpu") -> Any:
+        return cls.plain("cpu")
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, cls.plain)
+
+
+class _Generator(metaclass=_GeneratorType):
+    """Stands in for torch.Generator, in annotations and `isinstance` too."""
+
+
+class _Stream:
+    """Stands in for torch.cuda.Stream; everything happens in order anyway."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self.device = _CUDA
+        self.cuda_stream = 0
+        self.device_index = 0
+
+    def __enter__(self) -> _Stream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def query(self) -> bool:
+        return True
+
+    def is_capturing(self) -> bool:
+        return False
+
+    def synchronize(self) -> None:
+        pass
+
+    def wait_stream(self, _: Any) -> None:
+        pass
+
+    def wait_event(self, _: Any) -> None:
+        pass
+
+    def record_event(self, event: Any = None) -> Any:
+        return event or _Event()
+
+
+class _Event:
+    """Stands in for torch.cuda.Event."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def record(self, stream: Any = None) -> None:
+        pass
+
+    def wait(self, stream: Any = None) -> None:
+        pass
+
+    def query(self) -> bool:
+        return True
+
+    def synchronize(self) -> None:
+        pass
+
+    def elapsed_time(self, _: Any) -> float:
+        return 1.0

@@ -1,0 +1,602 @@
+"""The dispatch mode that writes down what a training step asks of the GPU.
+
+Every operator that reaches the dispatcher passes through `Recorder`. Operators on GPU tensors are "run" on hollow
+CPU tensors (shapes from PyTorch's own meta kernels) or, in the fallback, on real CPU tensors; their new storages
+are noted when they are born and, through weak references, when the C++ side lets go of them. Tensors of the
+host are computed for real when small and are hollow when large, and never counted.
+
+What belongs to the GPU is a tag on the storage, so views and `.data` tricks keep it without effort.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import weakref
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+
+from whichgpu import trace
+from whichgpu.capture import hollow, known
+from whichgpu.errors import DataDependentError
+
+aten = torch.ops.aten
+Tensor = torch.Tensor
+
+# Host tensors beyond this are made hollow, so that building a model of any size costs no memory.
+HOST_REAL_BYTES = 1 << 18
+
+# Not declared as views, yet they never touch data.
+_NO_DATA = {"_unsafe_view", "_reshape_alias", "lift_fresh", "lift", "alias", "detach", "_to_dense_alias"}
+_RESIZES = {"resize_", "resize_as_", "set_"}
+# Reads the host must wait for; answered from known values, or a stand-in, or not at all.
+_UNKNOWN_FLOAT = 1.0
+
+
+class _Birth(weakref.ref):
+    """A weak reference that knows which storage it watches."""
+
+    __slots__ = ("index",)
+
+
+class _FuncInfo:
+    """What the recorder needs to know of one operator overload, worked out once."""
+
+    __slots__ = ("arguments", "composite", "data_dependent", "flops", "name", "no_data", "random", "resizes", "short", "written")
+
+    def __init__(self, func: Any) -> None:
+        schema = func._schema
+        self.name = str(func)
+        self.short = func.overloadpacket.__name__
+        self.arguments = tuple(argument.name for argument in schema.arguments)
+        self.written = tuple(
+            argument.name for argument in schema.arguments if argument.alias_info and argument.alias_info.is_write
+        )
+        aliases = any(a.alias_info is not None and not a.alias_info.is_write for a in schema.arguments)
+        self.no_data = (
+            (aliases or self.short in _NO_DATA or torch.Tag.inplace_view in func.tags) and self.short not in _RESIZES
+        )
+        self.resizes = self.short in _RESIZES
+        self.data_dependent = (
+            torch.Tag.data_dependent_output in func.tags or torch.Tag.dynamic_output_shape in func.tags
+        )
+        self.random = torch.Tag.nondeterministic_seeded in func.tags
+        self.composite = torch._C._dispatch_has_kernel_for_dispatch_key(
+            func.name(), torch._C.DispatchKey.CompositeImplicitAutograd
+        )
+        self.flops = flop_registry.get(func.overloadpacket)
+
+
+class _Shapes:
+    """Result of one operator on one set of argument shapes: what comes out, attributes, FLOPs. Cached."""
+
+    __slots__ = ("attributes", "flops", "inputs", "out")
+
+    def __init__(self, out: Any, inputs: Any, attributes: Any) -> None:
+        self.out = out
+        self.inputs = inputs
+        self.attributes = attributes
+        self.flops: int | None = None
+
+
+class Recorder(TorchDispatchMode):
+    """Runs and records; `kind` is "fake" (hollow tensors) or "real-cpu"."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+        self.real = kind == "real-cpu"
+        self.phase: trace.Phase = "setup"
+        self.step = -1
+        self.force: str | None = None  # "gpu" or "host" while a tensor is being copied there
+        self.module_stack: list[int] = []
+        self.modules: dict[int, Any] = {}
+        self.notes: list[str] = []
+        self.dtypes: set[str] = set()
+        self.events: list[tuple[int, int]] = []
+        self.ops: list[tuple[Any, ...]] = []
+        self.storage_bytes: list[int] = []
+        self.storage_op: list[int] = []
+        self.storage_phase: list[str] = []
+        self.alive: dict[int, _Birth] = {}
+        self.held_into_backward: set[int] = set()
+        self._infos: dict[Any, _FuncInfo] = {}
+        self._shapes: dict[Any, _Shapes] = {}
+        self._sources: dict[Any, int] = {}
+        self.source_names: list[str] = []
+        self._patched_tables()
+
+    # ---- what belongs to the GPU ------------------------------------------------------------------
+
+    @staticmethod
+    def index_of(tensor: Tensor) -> int | None:
+        """Index of the tensor's storage on the GPU, None for a tensor of the host."""
+        if tensor.layout != torch.strided:
+            return Recorder._index_of_sparse(tensor)
+        return getattr(tensor.untyped_storage(), "_whichgpu", None)
+
+    @staticmethod
+    def _index_of_sparse(tensor: Tensor) -> int | None:
+        if tensor.layout == torch.sparse_coo:
+            return getattr(tensor._values().untyped_storage(), "_whichgpu", None)
+        return None
+
+    def adopt(self, tensor: Tensor) -> None:
+        """The tensor's storage is new on the GPU: note its birth and watch for its death."""
+        if tensor.layout == torch.sparse_coo:
+            self.adopt(tensor._indices())
+            self.adopt(tensor._values())
+            return
+        if tensor.layout != torch.strided:
+            raise DataDependentError(f"a tensor of layout {tensor.layout}")
+        storage = tensor.untyped_storage()
+        if getattr(storage, "_whichgpu", None) is not None:
+            return
+        index = len(self.storage_bytes)
+        storage._whichgpu = index
+        self.storage_bytes.append(storage.nbytes())
+        self.storage_op.append(len(self.ops) - 1)
+        self.storage_phase.append(self.phase)
+        self.events.append((trace.EventKind.ALLOC, index))
+        birth = _Birth(storage, self._on_death)
+        birth.index = index
+        self.alive[index] = birth
+
+    def _on_death(self, birth: _Birth) -> None:
+        if self.alive.pop(birth.index, None) is not None:
+            self.events.append((trace.EventKind.FREE, birth.index))
+
+    # ---- marks ------------------------------------------------------------------------------------
+
+    def begin_step(self, number: int) -> None:
+        """A training step begins."""
+        self.step = number
+        self.phase = "forward"
+        self.events.append((trace.EventKind.STEP, number))
+
+    def begin_backward(self) -> None:
+        """The backward pass begins: what the forward pass left alive is held for it."""
+        self.phase = "backward"
+        self.held_into_backward.update(self.alive)
+
+    # ---- dispatch ---------------------------------------------------------------------------------
+
+    def _dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs) if kwargs else {}
+        info = self._infos.get(func)
+        if info is None:
+            info = self._infos[func] = _FuncInfo(func)
+        if info.composite and not info.no_data:
+            with self:
+                out = func.decompose(*args, **kwargs)
+            if out is not NotImplemented:
+                return out
+        tensors: list[Tensor] = []
+        _collect(args, tensors)
+        _collect(kwargs.values(), tensors)
+        on_gpu = any(self.index_of(t) is not None for t in tensors)
+        device = kwargs.get("device")
+        if device is not None and torch.device(device).type == "cuda":
+            on_gpu = True
+            kwargs["device"] = torch.device("cpu")
+        if self.force is not None:
+            on_gpu = self.force == "gpu"
+        kwargs.pop("pin_memory", None) if kwargs.get("pin_memory") else None
+        if on_gpu:
+            return self._run_on_gpu(func, info, args, kwargs, tensors)
+        return self._run_on_host(func, info, args, kwargs, tensors)
+
+    def _run_on_host(self, func: Any, info: _FuncInfo, args: Any, kwargs: Any, tensors: list[Tensor]) -> Any:
+        if self.real or info.no_data:
+            return func(*args, **kwargs)
+        if not any(hollow.is_hollow(t) for t in tensors):
+            if tensors or not _makes_large(info, args, kwargs):
+                return func(*args, **kwargs)
+        elif info.short == "_local_scalar_dense":
+            return self._scalar(args[0])
+        return self._infer(func, info, args, kwargs, tensors, gpu=False)
+
+    def _run_on_gpu(self, func: Any, info: _FuncInfo, args: Any, kwargs: Any, tensors: list[Tensor]) -> Any:
+        if info.no_data:
+            out = func(*args, **kwargs)
+            if not self.real:
+                self._follow_view(func, args, kwargs, tensors, out)
+            return out
+        if "generator" in kwargs:
+            kwargs["generator"] = None
+        if info.short == "_local_scalar_dense" and not self.real:
+            return self._scalar(args[0])
+        self.events.append((trace.EventKind.OP, len(self.ops)))
+        if self.real:
+            return self._run_real(func, info, args, kwargs, tensors)
+        return self._infer(func, info, args, kwargs, tensors, gpu=True)
+
+    # ---- real tensors -----------------------------------------------------------------------------
+
+    def _run_real(self, func: Any, info: _FuncInfo, args: Any, kwargs: Any, tensors: list[Tensor]) -> Any:
+        implementation = self.real_implementations.get(info.short)
+        inputs = tuple(self._describe(t) for t in tensors)
+        self.ops.append(())  # its place in the order; filled in below
+        place = len(self.ops) - 1
+        out = implementation(*args, **kwargs) if implementation else func(*args, **kwargs)
+        outputs: list[Tensor] = []
+        _collect((out,), outputs)
+        for tensor in outputs:
+            self.adopt(tensor)
+        shapes = _Shapes(None, None, _attributes(info, args, kwargs))
+        shapes.flops = _flops(info, args, kwargs, out)
+        self.ops[place] = self._op(info, inputs, tuple(self._describe(t) for t in outputs), shapes)
+        return out
+
+    # ---- hollow tensors ---------------------------------------------------------------------------
+
+    def _infer(self, func: Any, info: _FuncInfo, args: Any, kwargs: Any, tensors: list[Tensor], *, gpu: bool) -> Any:
+        values = self._known_values(tensors)
+        if info.data_dependent and info.short != "_local_scalar_dense":
+            return self._data_dependent(func, info, args, kwargs, values, gpu)
+        if info.resizes:
+            return self._resize(func, info, args, kwargs, tensors, gpu)
+        special = self.hollow_implementations.get(info.short)
+        key: list[Any] = [func]
+        _key(args, key)
+        _key(kwargs, key)
+        try:
+            cache_key: Any = tuple(key)
+            shapes = self._shapes.get(cache_key)
+        except TypeError:  # an argument that cannot be hashed; worked out afresh each time
+            cache_key, shapes = None, None
+        if shapes is None:
+            shapes = self._work_out(func, info, args, kwargs, tensors, special)
+            if cache_key is not None:
+                self._shapes[cache_key] = shapes
+        if gpu:
+            self.ops.append(())
+        place = len(self.ops) - 1
+        inputs = tuple(self.index_of(t) for t in tensors) if gpu else ()
+        out = _materialise(shapes.out, tensors)
+        if gpu:
+            outputs: list[Tensor] = []
+            _collect((out,), outputs)
+            for tensor in outputs:
+                self.adopt(tensor)
+            described = tuple(
+                (shape, dtype, stride, -1 if index is None else index)
+                for (shape, dtype, stride), index in zip(shapes.inputs, inputs, strict=True)
+            )
+            self.ops[place] = self._op(info, described, tuple(self._describe(t) for t in outputs), shapes)
+        self._follow(func, info, args, kwargs, tensors, values, out)
+        return out
+
+    def _work_out(self, func: Any, info: _FuncInfo, args: Any, kwargs: Any, tensors: list[Tensor], special: Any) -> _Shapes:
+        metas = {id(t): _meta_of(t) for t in tensors}
+        lookup = lambda t: metas[id(t)]  # noqa: E731
+        meta_args = known.substitute(args, lookup)
+        meta_kwargs = {name: known.substitute(value, lookup) for name, value in kwargs.items()}
+        if "device" in meta_kwargs:
+            meta_kwargs["device"] = torch.device("meta")
+        try:
+            out = (special or func)(*meta_args, **meta_kwargs)
+        except (NotImplementedError, RuntimeError) as error:
+            out = self._try_on_zeros(func, args, kwargs, tensors, error)
+        places = {id(metas[id(t)]): number for number, t in reversed(list(enumerate(tensors)))}
+        bases = {metas[id(t)].untyped_storage()._cdata: number for number, t in reversed(list(enumerate(tensors)))}
+        inputs = tuple(_describe_shape(t) for t in tensors)
+        shapes = _Shapes(_spec(out, places, bases), inputs, _attributes(info, args, kwargs))
+        shapes.flops = _flops(info, args, kwargs, out)
+        return shapes
+
+    def _try_on_zeros(self, func: Any, args: Any, kwargs: Any, tensors: list[Tensor], error: Exception) -> Any:
+        """An operator without a meta kernel: run it for real on zeros when that is small."""
+        if "out of memory" in str(error) or sum(t.numel() * t.itemsize for t in tensors) > 1 << 28:
+            raise error
+        if not isinstance(error, NotImplementedError) and "meta" not in str(error).lower():
+            raise error
+        zeros = {id(t): torch.zeros(t.shape, dtype=t.dtype).as_strided(t.shape, t.stride()) if _dense(t) else torch.zeros(t.shape, dtype=t.dtype) for t in tensors}
+        lookup = lambda t: zeros[id(t)]  # noqa: E731
+        real_kwargs = {name: known.substitute(value, lookup) for name, value in kwargs.items()}
+        out = func(*known.substitute(args, lookup), **real_kwargs)
+        back = {id(z): _meta_of(next(t for t in tensors if zeros[id(t)] is z)) for z in zeros.values()}
+        return torch.utils._pytree.tree_map_only(Tensor, lambda t: back.get(id(t), _meta_of(t)), out)
+
+    # ---- values -----------------------------------------------------------------------------------
+
+    def _known_values(self, tensors: list[Tensor]) -> list[Tensor] | None:
+        values = []
+        for tensor in tensors:
+            if tensor.layout != torch.strided or tensor.numel() > known.LIMIT:
+                return None
+            value = known.value_of(tensor, hollow.is_hollow(tensor))
+            if value is None:
+                return None
+            values.append(value)
+        return values
+
+    def _follow(self, func: Any, info: _FuncInfo, args: Any, kwargs: Any, tensors: Any, values: Any, out: Any) -> None:
+        """Compute the known values of the results, or mark what was written as unknown."""
+        outputs: list[Tensor] = []
+        _collect((out,), outputs)
+        if info.short == "_amp_foreach_non_finite_check_and_unscale_":
+            return  # gradients are unknown anyway, and the flag of an infinite one stays as it was: none
+        if values is not None and all(t.numel() <= known.LIMIT for t in outputs):
+            by_id = {id(t): v for t, v in zip(tensors, values, strict=True)}
+            lookup = lambda t: by_id[id(t)]  # noqa: E731
+            try:
+                result = func(*known.substitute(args, lookup), **{k: known.substitute(v, lookup) for k, v in kwargs.items()})
+            except (RuntimeError, NotImplementedError, TypeError):
+                result = None
+            if result is not None:
+                results: list[Tensor] = []
+                _collect((result,), results)
+                for tensor, value in zip(outputs, results, strict=False):
+                    if id(tensor) not in by_id and hollow.is_hollow(tensor):
+                        known.attach(tensor, value)
+                return
+        if info.written:
+            for name, value in _named(info, args, kwargs):
+                if name in info.written:
+                    written: list[Tensor] = []
+                    _collect((value,), written)
+                    for tensor in written:
+                        known.forget(tensor)
+
+    def _follow_view(self, func: Any, args: Any, kwargs: Any, tensors: list[Tensor], out: Any) -> None:
+        values = self._known_values(tensors)
+        if values is None or torch.Tag.inplace_view in func.tags:
+            return
+        by_id = {id(t): v for t, v in zip(tensors, values, strict=True)}
+        lookup = lambda t: by_id[id(t)]  # noqa: E731
+        result = func(*known.substitute(args, lookup), **{k: known.substitute(v, lookup) for k, v in kwargs.items()})
+        outputs: list[Tensor] = []
+        results: list[Tensor] = []
+        _collect((out,), outputs)
+        _collect((result,), results)
+        for tensor, value in zip(outputs, results, strict=False):
+            if hollow.is_hollow(tensor):
+                known.attach(tensor, value)
+
+    def _scalar(self, tensor: Tensor) -> Any:
+        value = known.value_of(tensor, hollow.is_hollow(tensor))
+        if value is not None:
+            return value.item()
+        if tensor.dtype.is_floating_point:
+            self.note("the step reads a result back from the GPU (.item()); a finite number was assumed")
+            return _UNKNOWN_FLOAT
+        raise DataDependentError("the step branches on a value computed on the GPU")
+
+    def _data_dependent(self, func: Any, info: _FuncInfo, args: Any, kwargs: Any, values: Any, gpu: bool) -> Any:
+        if values is None:
+            raise DataDependentError(f"{info.name}: the shape of its result depends on values")
+        tensors: list[Tensor] = []
+        _collect(args, tensors)
+        _collect(kwargs.values(), tensors)
+        by_id = {id(t): v for t, v in zip(tensors, values, strict=True)}
+        lookup = lambda t: by_id[id(t)]  # noqa: E731
+        result = func(*known.substitute(args, lookup), **{k: known.substitute(v, lookup) for k, v in kwargs.items()})
+        if gpu:
+            self.ops.append(())
+        place = len(self.ops) - 1
+
+        def to_hollow(value: Tensor) -> Tensor:
+            tensor = hollow.empty(tuple(value.shape), value.stride(), value.dtype)
+            known.attach(tensor, value)
+            if gpu:
+                self.adopt(tensor)
+            return tensor
+
+        out = torch.utils._pytree.tree_map_only(Tensor, to_hollow, result)
+        if gpu:
+            outputs: list[Tensor] = []
+            _collect((out,), outputs)
+            shapes = _Shapes(None, None, _attributes(info, args, kwargs))
+            shapes.flops = 0
+            self.ops[place] = self._op(
+                info, tuple(self._describe(t) for t in tensors), tuple(self._describe(t) for t in outputs), shapes
+            )
+        return out
+
+    def _resize(self, func: Any, info: _FuncInfo, args: Any, kwargs: Any, tensors: list[Tensor], gpu: bool) -> Any:
+        target = args[0]
+        if gpu:
+            self.ops.append(())
+            shapes = _Shapes(None, None, {})
+            shapes.flops = 0
+            self.ops[-1] = self._op(info, tuple(self._describe(t) for t in tensors), (), shapes)
+        if info.short == "set_":
+            return func(*args, **kwargs)
+        size = tuple(args[1].shape) if info.short == "resize_as_" else tuple(args[1])
+        stride = torch.empty(size, device="meta").stride()
+        needed = hollow.storage_bytes(size, stride, target.dtype.itemsize)
+        if needed <= target.untyped_storage().nbytes():
+            return target.as_strided_(size, stride)
+        fresh = hollow.empty(size, stride, target.dtype)
+        if gpu:
+            self.adopt(fresh)
+        return target.set_(fresh.untyped_storage(), 0, size, stride)
+
+    # ---- bookkeeping ------------------------------------------------------------------------------
+
+    def note(self, text: str) -> None:
+        """A caveat for the user, once."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def _describe(self, tensor: Tensor) -> tuple[Any, ...]:
+        index = self.index_of(tensor)
+        return (*_describe_shape(tensor), -1 if index is None else index)
+
+    def _op(self, info: _FuncInfo, inputs: Any, outputs: Any, shapes: _Shapes) -> tuple[Any, ...]:
+        module = self.module_stack[-1] if self.module_stack else -1
+        source = self._source() if self.phase in ("setup", "forward", "other") else -1
+        return (info.name, self.phase, self.step, inputs, outputs, shapes.attributes, shapes.flops or 0, module, source)
+
+    def _source(self) -> int:
+        """Where in the user's code we are: the innermost frame outside torch and whichgpu."""
+        frame = sys._getframe(1)
+        while frame is not None:
+            code = frame.f_code
+            place = self._sources.get(code)
+            if place is None:
+                place = self._sources[code] = -1 if _is_machinery(code.co_filename) else 0
+            if place == 0:
+                key = (code, frame.f_lineno)
+                number = self._sources.get(key)
+                if number is None:
+                    number = self._sources[key] = len(self.source_names) + 1
+                    self.source_names.append(f"{code.co_filename}:{frame.f_lineno}")
+                return number - 1
+            frame = frame.f_back
+        return -1
+
+    def _patched_tables(self) -> None:
+        # filled by capture.composites: operators without a usable meta or CPU kernel
+        self.hollow_implementations: dict[str, Any] = {}
+        self.real_implementations: dict[str, Any] = {}
+
+    def collect_garbage(self) -> None:
+        """Let go of reference cycles at a fixed place, so that every batch size sees the same order of events."""
+        gc.collect()
+
+
+# Set after the class is made: PyTorch wraps a method of this name so that its first call loads torch._dynamo,
+# which takes seconds and is not needed here.
+Recorder.__torch_dispatch__ = Recorder._dispatch
+
+
+def _is_machinery(filename: str) -> bool:
+    return (
+        "/torch/" in filename
+        or "/whichgpu/" in filename
+        or filename.startswith("<")
+        or "/lib/python3" in filename.replace("site-packages", "").split("/site-packages/")[0] and "site-packages" not in filename
+    )
+
+
+def _collect(values: Any, into: list[Tensor]) -> None:
+    for value in values:
+        if isinstance(value, Tensor):
+            into.append(value)
+        elif isinstance(value, (list, tuple)):
+            _collect(value, into)
+
+
+def _key(values: Any, key: list[Any]) -> None:
+    if isinstance(values, dict):
+        for name, value in values.items():
+            key.append(name)
+            _key((value,), key)
+        return
+    for value in values:
+        if isinstance(value, Tensor):
+            key.append((value.shape, value.stride(), value.dtype) if value.layout == torch.strided else object())
+        elif isinstance(value, (list, tuple)):
+            key.append(len(value))
+            _key(value, key)
+        else:
+            key.append((type(value), value))
+
+
+def _meta_of(tensor: Tensor) -> Tensor:
+    if tensor.layout != torch.strided:
+        raise DataDependentError(f"a tensor of layout {tensor.layout}")
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+
+
+def _dense(tensor: Tensor) -> bool:
+    return hollow.storage_bytes(tuple(tensor.shape), tensor.stride(), 1) <= max(tensor.numel(), 1)
+
+
+def _spec(out: Any, places: dict[int, int], bases: dict[int, int]) -> Any:
+    """A recipe for the result: ("alias", n), ("view", n, ...), ("new", ...) or a plain value."""
+    if isinstance(out, Tensor):
+        if id(out) in places:
+            return ("alias", places[id(out)])
+        if out.layout != torch.strided:
+            raise DataDependentError(f"a result of layout {out.layout}")
+        base = bases.get(out.untyped_storage()._cdata)
+        if base is not None:
+            return ("view", base, tuple(out.shape), out.stride(), out.storage_offset())
+        return ("new", tuple(out.shape), out.stride(), out.dtype)
+    if isinstance(out, (list, tuple)):
+        return (type(out) if type(out) in (list, tuple) else tuple, [_spec(item, places, bases) for item in out])
+    return ("value", out)
+
+
+def _materialise(spec: Any, tensors: list[Tensor]) -> Any:
+    kind = spec[0]
+    if kind == "new":
+        return hollow.empty(spec[1], spec[2], spec[3])
+    if kind == "alias":
+        return tensors[spec[1]]
+    if kind == "view":
+        return torch.as_strided(tensors[spec[1]], spec[2], spec[3], spec[4])
+    if kind == "value":
+        return spec[1]
+    return kind(_materialise(item, tensors) for item in spec[1])
+
+
+def _describe_shape(tensor: Tensor) -> tuple[Any, ...]:
+    dtype = str(tensor.dtype)[6:]
+    if tensor.layout != torch.strided:
+        return (tuple(tensor.shape), dtype, ())
+    return (tuple(tensor.shape), dtype, () if tensor.is_contiguous() else tensor.stride())
+
+
+def _named(info: _FuncInfo, args: Any, kwargs: Any) -> list[tuple[str, Any]]:
+    return [*zip(info.arguments, args, strict=False), *kwargs.items()]
+
+
+def _attributes(info: _FuncInfo, args: Any, kwargs: Any) -> dict[str, Any]:
+    """Arguments that are not tensors, as plain values."""
+    found = {}
+    for name, value in _named(info, args, kwargs):
+        plain = _plain(value)
+        if plain is not _NOT_PLAIN:
+            found[name] = plain
+    return found
+
+
+_NOT_PLAIN = object()
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, (torch.dtype, torch.memory_format)):
+        return str(value)[6:]
+    if isinstance(value, (list, tuple)) and all(isinstance(item, (bool, int, float, str)) for item in value):
+        return list(value)
+    return _NOT_PLAIN
+
+
+def _flops(info: _FuncInfo, args: Any, kwargs: Any, out: Any) -> int:
+    if info.flops is None:
+        return 0
+    try:
+        return int(info.flops(*args, **kwargs, out_val=out))
+    except (TypeError, ValueError, AssertionError, NotImplementedError):
+        return 0
+
+
+_LARGE_FACTORIES_TAKE_SIZE = ("size",)
+
+
+def _makes_large(info: _FuncInfo, args: Any, kwargs: Any) -> bool:
+    """Whether a factory's result would be larger than what the host makes for real."""
+    size: Any = kwargs.get("size")
+    if size is None:
+        for name, value in zip(info.arguments, args, strict=False):
+            if name == "size" or (isinstance(value, (list, tuple)) and value and all(isinstance(i, int) for i in value)):
+                size = value
+                break
+    if size is None:
+        for name, value in zip(info.arguments, args, strict=False):
+            if name in ("n", "end", "steps") and isinstance(value, (int, float)):
+                return value * 8 > 8 * HOST_REAL_BYTES
+        return False
+    count = 1
+    for item in size:
+        count *= item
+    return count * 4 > HOST_REAL_BYTES

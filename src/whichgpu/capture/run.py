@@ -1,0 +1,231 @@
+"""One workload at one batch size, traced: set up, a few training steps, and what they asked of the GPU."""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import time
+import traceback
+from typing import Any, Literal
+
+import torch
+
+from whichgpu import trace
+from whichgpu.capture.composites import Overrides
+from whichgpu.capture.pretend import Pretence
+from whichgpu.capture.recorder import Recorder
+from whichgpu.capture.target import Target
+from whichgpu.errors import DataDependentError, WorkloadError
+
+STEPS = 3  # the first makes the optimizer's state, the second shows it together with activations, the third that it is steady
+
+
+def capture(
+    name: str, setup: Any, batch_size: int, target: Target, *, kind: Literal["fake", "real-cpu"] = "fake",
+    steps: int = STEPS, on_progress: Any = None,
+) -> trace.Trace:
+    """Trace `setup(device) -> step(batch_size)`.
+
+    Raises WorkloadError for the workload's own mistakes and DataDependentError where hollow tensors cannot go on.
+    """
+    started = time.perf_counter()
+    recorder = Recorder(kind)
+    pretence = Pretence(recorder, target)
+    _seed()
+    gc.collect()
+    gc.disable()  # cycles are collected at step boundaries: the same order of events at every batch size
+    try:
+        with Overrides(recorder, target), pretence, recorder:
+            step = _call(name, batch_size, "setup", lambda: setup(torch.device("cuda", 0)))
+            if not callable(step):
+                raise WorkloadError(
+                    f"{name}: setup(device) returned {type(step).__name__}, not a function; return the step: `return step`"
+                )
+            gc.collect()
+            parameters = _parameters()
+            for number in range(steps):
+                if on_progress:
+                    on_progress(f"batch size {batch_size}: step {number + 1} of {steps}")
+                recorder.begin_step(number)
+                result = _call(name, batch_size, "step", lambda: step(batch_size))
+                del result
+                gc.collect()
+            names = _names(recorder, {**parameters, **_parameters()})
+            # deaths from here on are the process ending, not the step
+            events = list(recorder.events)
+            recorder.alive.clear()
+            return _finish(name, batch_size, target, recorder, pretence, events, names, steps, started)
+    finally:
+        gc.enable()
+
+
+def _call(name: str, batch_size: int, what: str, function: Any) -> Any:
+    try:
+        return function()
+    except (DataDependentError, WorkloadError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        if isinstance(error, SystemExit):
+            raise WorkloadError(f"{name}: {what} called sys.exit({error.code})") from error
+        cause: BaseException | None = error
+        while cause is not None:  # wrapped by a library
+            if isinstance(cause, DataDependentError):
+                raise cause from None
+            cause = cause.__cause__ or cause.__context__
+        at = f" at batch size {batch_size}" if what == "step" else ""
+        raise WorkloadError(f"{name}: {what} raised{at}: {_last_line(error)}{_place(error)}") from error
+
+
+def _last_line(error: BaseException) -> str:
+    lines = "".join(traceback.format_exception_only(error)).strip().splitlines()
+    return " ".join(line.strip() for line in lines)[:400]
+
+
+def _place(error: BaseException) -> str:
+    """Innermost frame in the user's own code."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if "site-packages" not in frame.filename and "/whichgpu/" not in frame.filename:
+            return f" ({frame.filename}:{frame.lineno})"
+    return ""
+
+
+def _seed() -> None:
+    torch.manual_seed(0)
+    random.seed(0)
+    try:
+        import numpy
+    except ImportError:
+        return
+    numpy.random.seed(0)
+
+
+def _parameters() -> dict[int, tuple[Any, str, str]]:
+    """id -> (tensor, name, category) for every parameter and buffer of every module alive."""
+    modules = [item for item in gc.get_objects() if issubclass(type(item), torch.nn.Module)]
+    children = {id(child) for module in modules for child in module._modules.values() if child is not None}
+    found: dict[int, tuple[Any, str, str]] = {}
+    for module in modules:
+        if id(module) in children:
+            continue
+        for path, parameter in module.named_parameters():
+            found.setdefault(id(parameter), (parameter, path, "weight"))
+        for path, buffer in module.named_buffers():
+            found.setdefault(id(buffer), (buffer, path, "buffer"))
+    for item in gc.get_objects():
+        if type(item) is torch.nn.Parameter and id(item) not in found:
+            found[id(item)] = (item, "", "weight")
+    return found
+
+
+def _names(recorder: Recorder, parameters: dict[int, tuple[Any, str, str]]) -> dict[int, tuple[str, str]]:
+    """Storage index -> (category, name)."""
+    found: dict[int, tuple[str, str]] = {}
+    for tensor, path, category in parameters.values():
+        index = recorder.index_of(tensor)
+        if index is not None:
+            found.setdefault(index, (category, path))
+        grad = tensor.grad if category == "weight" else None
+        index = recorder.index_of(grad) if grad is not None else None
+        if index is not None:
+            found.setdefault(index, ("gradient", path))
+    return found
+
+
+def _finish(
+    name: str, batch_size: int, target: Target, recorder: Recorder, pretence: Pretence, events: list[tuple[int, int]],
+    names: dict[int, tuple[str, str]], steps: int, started: float,
+) -> trace.Trace:
+    table = _NameTable()
+    module_names = _module_paths(recorder)
+    ops = tuple(
+        trace.Op(
+            op_name, phase, step, tuple(map(_tensor, inputs)), tuple(map(_tensor, outputs)), attributes, flops,
+            table.add(module_names.get(module, "")) if module != -1 else -1,
+            table.add(_short(recorder.source_names[source])) if source != -1 else -1,
+        )
+        for op_name, phase, step, inputs, outputs, attributes, flops, module, source in recorder.ops
+    )
+    storages = tuple(
+        trace.Storage(size, *_category(index, recorder, pretence, names, ops, table))
+        for index, size in enumerate(recorder.storage_bytes)
+    )
+    return trace.Trace(
+        workload=name, batch_size=batch_size, capability="{}.{}".format(*target.capability), kind=recorder.kind,
+        torch_version=torch.__version__, steps=steps, names=tuple(table.names), ops=ops, storages=storages,
+        events=tuple((int(kind), argument) for kind, argument in events), notes=tuple(recorder.notes),
+        facts=_facts(recorder, pretence, ops), seconds=time.perf_counter() - started,
+    )
+
+
+def _facts(recorder: Recorder, pretence: Pretence, ops: tuple[trace.Op, ...]) -> dict[str, Any]:
+    dtypes = {tensor.dtype for op in ops for tensor in op.outputs}
+    matmul = torch.backends.cuda.matmul.allow_tf32
+    return {
+        "backward_calls": pretence.backward_calls, "optimizer_steps": pretence.optimizer_steps,
+        "compiled": pretence.compiled, "dtypes": sorted(dtypes),
+        "tf32_matmul": bool(matmul), "tf32_convolution": bool(torch.backends.cudnn.allow_tf32),
+        "cudnn_benchmark": bool(torch.backends.cudnn.benchmark),
+    }
+
+
+def _tensor(raw: tuple[Any, ...]) -> trace.Tensor:
+    shape, dtype, stride, storage = raw
+    return trace.Tensor(tuple(shape), dtype, tuple(stride), storage)
+
+
+def _category(
+    index: int, recorder: Recorder, pretence: Pretence, names: dict[int, tuple[str, str]], ops: tuple[trace.Op, ...],
+    table: _NameTable,
+) -> tuple[trace.Category, int, int]:
+    op = recorder.storage_op[index]
+    if index in names:
+        category, path = names[index]
+        return category, op, table.add(path) if path else -1  # type: ignore[return-value]
+    if index in pretence.gradient_storages:
+        return "gradient", op, -1
+    if index in pretence.state_storages:
+        return "optimizer_state", op, -1
+    phase = recorder.storage_phase[index]
+    if phase == "setup":
+        return "buffer", op, -1
+    if phase in ("forward", "other"):
+        if all(tensor.storage == -1 for tensor in ops[op].inputs):
+            return "input", op, -1
+        return ("activation" if index in recorder.held_into_backward else "temporary"), op, -1
+    return "temporary", op, -1
+
+
+def _module_paths(recorder: Recorder) -> dict[int, str]:
+    """id of a module that was called -> its path below the outermost module that was called."""
+    found: dict[int, str] = {}
+    nested = {id(child) for module in recorder.modules.values() for child in module.modules() if child is not module}
+    for number, module in recorder.modules.items():
+        if number in nested:
+            continue
+        for path, child in module.named_modules():
+            found.setdefault(id(child), path or type(module).__name__)
+    return found
+
+
+def _short(source: str) -> str:
+    path, _, line = source.rpartition(":")
+    relative = os.path.relpath(path)
+    if "site-packages/" in path:
+        return f"{path.split('site-packages/')[1]}:{line}"
+    return f"{relative if not relative.startswith('..') else path}:{line}"
+
+
+class _NameTable:
+    """Strings, each stored once."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self._index: dict[str, int] = {}
+
+    def add(self, name: str) -> int:
+        """Index of the string."""
+        if name not in self._index:
+            self._index[name] = len(self.names)
+            self.names.append(name)
+        return self._index[name]

@@ -1,0 +1,282 @@
+"""The tracing process: loads one workload and traces it at the batch sizes that it is asked for.
+
+Started as `python -m whichgpu.capture.worker --answers FD`; requests come as JSON lines on standard input, answers go
+as JSON lines to the descriptor FD, since the user's code may print. The first request names the workload, each further
+one a batch size, a capability class and the file to write. Every trace is made in a forked child, so that nothing that
+the user's code or the emulation leaves behind reaches the next one, and two can be made at a time. When standard input
+closes, everything ends.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import select
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from whichgpu import errors, trace
+from whichgpu.workload import WorkloadRef, distributions, load, sources
+
+_CHILDREN = max(os.cpu_count() or 1, 1)
+
+
+def main() -> None:
+    """Serve until standard input closes."""
+    fd = int(sys.argv[sys.argv.index("--answers") + 1])
+    os.set_inheritable(fd, False)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the client decides
+    requests = _Lines(0)
+    first = json.loads(requests.next() or "{}")
+    if not first:
+        return
+    ref = msgspec.convert(first["workload"], WorkloadRef)
+    try:
+        workload = _load(ref)
+    except errors.WhichGpuError as error:
+        _answer(fd, ok=False, error=type(error).__name__, message=str(error))
+        return
+    _answer(fd, ok=True, **_origin(ref))
+    _Server(fd, requests, workload, ref, first["kind"]).run()
+
+
+def _load(ref: WorkloadRef) -> Any:
+    try:
+        import torch
+    except ImportError as error:
+        raise errors.MissingExtraError(
+            "PyTorch is not installed; install it for your machine: https://pytorch.org/get-started"
+        ) from error
+    torch.set_num_threads(1)  # children are forked: no thread pool may exist before that
+    import whichgpu.capture.run  # noqa: F401 - loaded once, before the forks
+
+    return load(ref)
+
+
+def _origin(ref: WorkloadRef) -> dict[str, Any]:
+    found = {}
+    for name in distributions(ref):
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return {"sources": [str(path) for path in sources(ref)], "distributions": found}
+
+
+class _Server:
+    """Answers requests in order; works ahead in forked children where it was told what comes next."""
+
+    def __init__(self, fd: int, requests: _Lines, workload: Any, ref: WorkloadRef, kind: str) -> None:
+        self.fd = fd
+        self.requests = requests
+        self.workload = workload
+        self.ref = ref
+        self.kind = kind
+        self.children: dict[tuple[str, int], _Child] = {}
+
+    def run(self) -> None:
+        """Until standard input closes."""
+        while (line := self.requests.next()) is not None:
+            request = json.loads(line)
+            out = Path(request["out"])
+            wanted = (request["capability"], request["batch_size"])
+            queue = [wanted, *((request["capability"], size) for size in request.get("ahead", ()))]
+            child = self._start(wanted, out.parent)
+            answer: dict[str, Any] | None = None
+            while answer is None:
+                for key in queue:
+                    if sum(not c.finished for c in self.children.values()) < _CHILDREN:
+                        self._start(key, out.parent)
+                answer = self._wait(child)
+            del self.children[wanted]
+            if answer["ok"]:
+                child.path.replace(out)
+            _answer(self.fd, **answer)
+
+    def _start(self, key: tuple[str, int], directory: Path) -> _Child:
+        child = self.children.get(key)
+        if child is None:
+            path = directory / f"made-{key[0]}-{key[1]}"
+            child = self.children[key] = _Child(self.workload, self.ref, key, self.kind, path)
+        return child
+
+    def _wait(self, wanted: _Child) -> dict[str, Any] | None:
+        """Read what the children say until one of them finishes; the wanted child's answer, once it is there."""
+        if wanted.finished:
+            return wanted.answer
+        open_fds = {child.fd: child for child in self.children.values() if not child.finished}
+        watched = [*open_fds, *([] if self.requests.pending() else [0])]
+        ready, _, _ = select.select(watched, [], [])
+        for fd in ready:
+            if fd == 0:
+                if not self.requests.fill():
+                    self._kill()
+                    os._exit(0)
+                continue
+            child = open_fds[fd]
+            for progress in child.read():
+                if child is wanted:
+                    _answer(self.fd, progress=progress)
+        return wanted.answer if wanted.finished else None
+
+    def _kill(self) -> None:
+        for child in self.children.values():
+            child.kill()
+
+
+class _Child:
+    """A forked process that makes one trace."""
+
+    def __init__(self, workload: Any, ref: WorkloadRef, key: tuple[str, int], kind: str, path: Path) -> None:
+        self.path = path
+        self.finished = False
+        self.answer: dict[str, Any] = {}
+        self._buffer = b""
+        self.fd, theirs = os.pipe()
+        parent = os.getpid()
+        self.pid = os.fork()
+        if self.pid == 0:
+            os.close(self.fd)
+            code = 1
+            try:
+                _die_with_parent(parent)
+                _make(theirs, workload, ref, key, kind, path)
+                code = 0
+            finally:
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(code)
+        os.close(theirs)
+
+    def read(self) -> list[str]:
+        """Progress lines that came in; notes the end of the process."""
+        chunk = os.read(self.fd, 1 << 16)
+        if not chunk:
+            self._end()
+            return []
+        *lines, self._buffer = (self._buffer + chunk).split(b"\n")
+        progress = []
+        for line in lines:
+            said = json.loads(line)
+            if "progress" in said:
+                progress.append(said["progress"])
+            else:
+                self.answer = said
+        return progress
+
+    def _end(self) -> None:
+        os.close(self.fd)
+        _, status = os.waitpid(self.pid, 0)
+        self.finished = True
+        if not self.answer:
+            what = f"was killed by {signal.Signals(os.WTERMSIG(status)).name}" if os.WIFSIGNALED(status) else (
+                f"stopped with exit code {os.waitstatus_to_exitcode(status)}"
+            )
+            memory = " (most likely because memory ran out)" if os.WIFSIGNALED(status) and os.WTERMSIG(status) == 9 else ""
+            self.answer = {"ok": False, "error": "CaptureError", "message": f"the tracing process {what}{memory}"}
+
+    def kill(self) -> None:
+        """End it at once."""
+        if not self.finished:
+            os.kill(self.pid, signal.SIGKILL)
+
+
+def _die_with_parent(parent: int) -> None:
+    """Linux: have the kernel end this process when the worker ends, however that comes about."""
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+        if os.getppid() != parent:
+            os._exit(1)
+
+
+def _make(fd: int, workload: Any, ref: WorkloadRef, key: tuple[str, int], kind: str, path: Path) -> None:
+    """In the child: trace, write the file, say how it went."""
+    last = 0.0
+
+    def progress(text: str) -> None:
+        nonlocal last
+        if time.monotonic() - last > 0.1:
+            last = time.monotonic()
+            _answer(fd, progress=text)
+
+    try:
+        made = _trace(workload, ref, key, kind, progress)
+        trace.save(made, path)
+        _answer(fd, ok=True, **_origin(ref))
+    except errors.WhichGpuError as error:
+        _answer(fd, ok=False, error=type(error).__name__, message=str(error))
+    except MemoryError:
+        _answer(fd, ok=False, error="CaptureError", message=f"{ref.text}: this machine's memory is too small to trace it")
+    except Exception as error:
+        import traceback
+
+        traceback.print_exc()
+        told = f"{ref.text}: the tracer itself failed ({type(error).__name__}: {error}); please report it with the model's name"
+        _answer(fd, ok=False, error="CaptureError", message=told)
+
+
+def _trace(workload: Any, ref: WorkloadRef, key: tuple[str, int], kind: str, progress: Any) -> trace.Trace:
+    from whichgpu.capture.run import capture
+    from whichgpu.capture.target import Target
+
+    capability, batch_size = key
+    if kind == "real-cpu":
+        import torch
+
+        torch.set_num_threads(max((os.cpu_count() or 2) // 2, 1))
+    made = capture(
+        ref.text, workload.setup, batch_size, Target.parse(capability), kind=kind, on_progress=progress
+    )
+    return _with_workload(made, workload)
+
+
+def _with_workload(made: trace.Trace, workload: Any) -> trace.Trace:
+    """The trace with what the workload says of itself."""
+    facts = {
+        **made.facts, "unit": workload.unit, "items_per_sample": workload.items_per_sample,
+        "default_batch_size": workload.default_batch_size, "description": workload.description,
+        "precision": workload.precision,
+    }
+    return msgspec.structs.replace(made, facts=facts)
+
+
+class _Lines:
+    """Lines of a descriptor, without reading ahead into Python's buffers."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self.buffer = b""
+
+    def pending(self) -> bool:
+        """Whether a whole line is there already."""
+        return b"\n" in self.buffer
+
+    def fill(self) -> bool:
+        """Read once; False at the end of the input."""
+        chunk = os.read(self.fd, 1 << 16)
+        self.buffer += chunk
+        return bool(chunk)
+
+    def next(self) -> str | None:
+        """The next line, or None at the end of the input."""
+        while not self.pending():
+            if not self.fill():
+                return None
+        line, _, self.buffer = self.buffer.partition(b"\n")
+        return line.decode()
+
+
+def _answer(fd: int, **fields: Any) -> None:
+    os.write(fd, json.dumps(fields).encode() + b"\n")
+
+
+if __name__ == "__main__":
+    main()

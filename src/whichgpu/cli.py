@@ -1,0 +1,225 @@
+"""The `whichgpu` command: arguments in, one call, text or JSON out.
+
+Loads no torch: tracing happens in a worker process. What is computed is computed by `api`, and what is shown
+is laid out by `render`; this module only reads arguments and turns errors into one line and an exit code
+(0 done, 2 a mistake or an error, 130 interrupted).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from importlib import metadata
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from whichgpu import text
+from whichgpu.errors import InputError, WhichGpuError
+
+if TYPE_CHECKING:
+    from whichgpu.catalogue import Gpu
+
+# Typer keeps a private copy of click since 0.29, so its base of usage errors is reached through a public one.
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+
+app = typer.Typer(
+    name="whichgpu",
+    help="Which GPU can train this model, and how big a batch fits? No GPU is needed to ask.",
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+_WORKLOAD = (
+    "file.py:function, package.module:function, timm:NAME, torchvision:NAME, hf:NAME or a name from "
+    "`whichgpu zoo`; options follow a ?, as in timm:resnet50?precision=fp16."
+)
+Json = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
+NoCache = Annotated[bool, typer.Option("--no-cache", help="Trace again, and keep nothing on disk.")]
+
+
+@app.callback(invoke_without_command=True)
+def _whichgpu(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
+    if version:
+        typer.echo(f"whichgpu {metadata.version('whichgpu')}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+        raise typer.Exit
+
+
+@app.command()
+def fit(
+    *,
+    workload: Annotated[str, typer.Argument(metavar="WORKLOAD", help=_WORKLOAD)],
+    batch_size: Annotated[
+        str | None,
+        typer.Option("--batch-size", metavar="N", help="Samples per step; default: the workload's own."),
+    ] = None,
+    gpu: Annotated[
+        list[str] | None,
+        typer.Option("--gpu", metavar="NAME", help="A card to look at closely; may be repeated."),
+    ] = None,
+    memory_limit: Annotated[
+        str | None,
+        typer.Option(
+            "--memory-limit",
+            metavar="SIZE",
+            help="Also answer for PyTorch's allocator limited to this: 8GiB, 11g (GiB), 8GB (10^9), bytes.",
+        ),
+    ] = None,
+    optimizer: Annotated[
+        str | None,
+        typer.Option(
+            "--optimizer",
+            metavar="NAME",
+            help="Instead of the workload's own: adamw, sgd, ... (not for files).",
+        ),
+    ] = None,
+    no_cache: NoCache = False,
+    json: Json = False,
+) -> None:
+    """Does a batch fit, and what is the largest that does?
+
+    Says for each card what the peak memory is and what holds it. Without --gpu: for every card of the
+    catalogue, grouped by memory. Traces are kept in the user's cache directory, or below $WHICHGPU_CACHE.
+    """
+    size = None if batch_size is None else text.parse_batch_size(batch_size)
+    limit = None if memory_limit is None else text.parse_bytes(memory_limit)
+    from whichgpu import api  # noqa: PLC0415  (--help stays fast)
+
+    with _progress() as on_progress:
+        report = api.fit(
+            workload,
+            batch_size=size,
+            gpus=gpu or None,
+            memory_limit_bytes=limit,
+            optimizer=optimizer,
+            cache=not no_cache,
+            on_progress=on_progress,
+        )
+    from whichgpu import render  # noqa: PLC0415
+
+    _print(report, json, lambda console: render.print_fit(report, console, detailed=bool(gpu)))
+
+
+@app.command()
+def rank(
+    workloads: Annotated[list[str], typer.Argument(metavar="WORKLOAD...", help=_WORKLOAD)],
+    no_cache: NoCache = False,
+    json: Json = False,
+) -> None:
+    """Which cards train these workloads, and at what price?
+
+    Prints the largest batch of each workload on each card of the catalogue (* where not even batch size 1
+    fits), then the cards in three tiers with prices to buy and to rent, the cheapest that trains all first.
+    """
+    from whichgpu import api  # noqa: PLC0415
+
+    with _progress() as on_progress:
+        report = api.rank(workloads, cache=not no_cache, on_progress=on_progress)
+    from whichgpu import render  # noqa: PLC0415
+
+    _print(report, json, lambda console: render.print_rank(report, console))
+
+
+@app.command()
+def gpus(
+    name: Annotated[str, typer.Argument(metavar="[NAME]", help="Only cards with this in their name.")] = "",
+    json: Json = False,
+) -> None:
+    """List the cards of the catalogue."""
+    from whichgpu import catalogue, render  # noqa: PLC0415
+
+    cards = [card for card in catalogue.load().gpus if _mentions(card, name)]
+    if not cards:
+        raise InputError(f"no card has {name!r} in its name; `whichgpu gpus` lists them all")
+    _print(cards, json, lambda console: render.print_gpus(cards, console))
+
+
+@app.command()
+def zoo() -> None:
+    """List the workloads that come with whichgpu."""
+    from whichgpu import render  # noqa: PLC0415
+    from whichgpu.zoo import ENTRIES  # noqa: PLC0415
+
+    entries = {name: entry.description for name, entry in ENTRIES.items()}
+    _print(entries, False, lambda console: render.print_zoo(entries, console))
+
+
+def _mentions(card: Gpu, words: str) -> bool:
+    names = " ".join((card.name, card.id, *card.aliases)).casefold()
+    return all(word in names for word in words.casefold().split())
+
+
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """Run the command and exit; `arguments` defaults to those of the process."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a name that the terminal cannot show is no error
+    with contextlib.suppress(ValueError):  # not in the main thread
+        signal.signal(signal.SIGTERM, _terminated)
+    sys.exit(_run(arguments))
+
+
+def _run(arguments: list[str] | None) -> int:
+    try:
+        code = app(arguments, standalone_mode=False)
+    except WhichGpuError as error:
+        return _fail(" ".join(str(error).split()), error.exit_code)
+    except _UsageError as error:
+        return _fail(f"{error.format_message()} (see whichgpu --help)", 2)  # type: ignore[attr-defined]
+    except (KeyboardInterrupt, typer.Abort):
+        code = 130
+    # newer Typers turn Ctrl-C into this code, older ones into Abort
+    return _fail("interrupted", 130, label="") if code == 130 else code or 0
+
+
+def _fail(message: str, code: int, label: str = "error: ") -> int:
+    colour = typer.colors.RED if sys.stderr.isatty() and not os.environ.get("NO_COLOR") else None
+    typer.secho(f"{label}{message}", fg=colour, err=True)
+    return code
+
+
+def _terminated(number: int, frame: object) -> NoReturn:
+    sys.exit(128 + number)  # as an exception, so that the worker is ended and files are removed
+
+
+def _print(record: Any, json: bool, print_text: Callable[[Any], None]) -> None:
+    from whichgpu import render  # noqa: PLC0415
+
+    try:
+        if json:
+            sys.stdout.write(render.to_json(record) + "\n")
+        else:
+            console = render.make_console(sys.stdout)
+            with render.trimmed(console):
+                print_text(console)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # whoever read the output is gone: nothing is left to say, not even on the way out
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[Callable[[str], None] | None]:
+    """A spinner with the time gone by, on a terminal's stderr only."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415
+
+    from whichgpu import render  # noqa: PLC0415
+
+    columns = (SpinnerColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
+    with Progress(*columns, console=render.make_console(sys.stderr), transient=True) as progress:
+        task = progress.add_task("looking for traces", total=None)
+        yield lambda line: progress.update(task, description=line)

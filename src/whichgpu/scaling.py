@@ -1,0 +1,160 @@
+"""Any batch size from two traces.
+
+Most training steps ask for the same operators and storages in the same order at every batch size, and every size
+and shape is affine in the batch size. `Scaled` is two such traces seen as one function of the batch size; `mismatch`
+says where two traces differ, so that a third trace can prove or disprove it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import repeat
+
+import msgspec
+
+from whichgpu.errors import TraceError
+from whichgpu.trace import Op, Storage, Tensor, Trace
+
+
+def mismatch(first: Trace, second: Trace) -> str | None:
+    """Why two traces do not have the same structure, or None when they do."""
+    if first.events != second.events:
+        return "storages are made or freed in another order"
+    if len(first.ops) != len(second.ops):
+        return "the number of operators changes"
+    for one, other in zip(first.ops, second.ops, strict=True):
+        if one.name != other.name or one.phase != other.phase:
+            return f"{one.name} becomes {other.name}"
+        if len(one.inputs) != len(other.inputs) or len(one.outputs) != len(other.outputs):
+            return f"{one.name} has another number of tensors"
+    return None
+
+
+class Scaled:
+    """Two traces of one workload as a function of the batch size.
+
+    Raises TraceError when the two do not have the same structure or their sizes are not whole numbers in between.
+    """
+
+    def __init__(self, low: Trace, high: Trace) -> None:
+        reason = mismatch(low, high)
+        if reason is not None:
+            raise TraceError(f"{low.workload}: {reason}")
+        if low.batch_size == high.batch_size:
+            raise TraceError(f"{low.workload}: two traces at the same batch size say nothing about others")
+        self.low = low
+        self.high = high
+        self.events = low.events
+        self.storage_count = len(low.storages)
+        gap = high.batch_size - low.batch_size
+        self._slopes: list[int] = []
+        for one, other in zip(low.storages, high.storages, strict=True):
+            slope, rest = divmod(other.bytes - one.bytes, gap)
+            if rest:
+                raise TraceError(f"{low.workload}: a storage grows by a fraction of a byte per sample")
+            self._slopes.append(slope)
+        self._gap = gap
+
+    def storage_bytes(self, batch_size: int) -> list[int]:
+        """Requested bytes of every storage at a batch size."""
+        by = batch_size - self.low.batch_size
+        return [max(s.bytes + slope * by, 0) for s, slope in zip(self.low.storages, self._slopes, strict=True)]
+
+    def op(self, index: int, batch_size: int) -> Op:
+        """One operator with its shapes at a batch size."""
+        low, high = self.low.ops[index], self.high.ops[index]
+        by, gap = batch_size - self.low.batch_size, self._gap
+
+        def between(one: Tensor, other: Tensor) -> Tensor:
+            if one.shape == other.shape and one.stride == other.stride:
+                return one
+            return msgspec.structs.replace(
+                one,
+                shape=tuple(map(_between, one.shape, other.shape, repeat(by), repeat(gap))),
+                stride=tuple(map(_between, one.stride, other.stride, repeat(by), repeat(gap))),
+            )
+
+        return msgspec.structs.replace(
+            low,
+            inputs=tuple(map(between, low.inputs, high.inputs)),
+            outputs=tuple(map(between, low.outputs, high.outputs)),
+            flops=_between(low.flops, high.flops, by, gap),
+        )
+
+    def signature(self, index: int) -> tuple[object, ...]:
+        """Equal for operators that are the same at every batch size but for the storages they touch."""
+        low, high = self.low.ops[index], self.high.ops[index]
+        return (
+            low.name,
+            low.phase,
+            tuple((t.shape, t.dtype, t.stride) for t in (*low.inputs, *low.outputs)),
+            tuple(t.shape for t in (*high.inputs, *high.outputs)),
+            repr(low.attributes),
+        )
+
+    def agrees_with(self, third: Trace) -> str | None:
+        """Why a trace at a third batch size is not what this one says, or None when it is, event for event."""
+        reason = mismatch(self.low, third)
+        if reason is not None:
+            return reason
+        for size, storage in zip(self.storage_bytes(third.batch_size), third.storages, strict=True):
+            if size != storage.bytes:
+                return f"a storage has {storage.bytes:,} bytes where {size:,} were expected"
+        return None
+
+
+class Single:
+    """One trace, good for its own batch size only; same interface as `Scaled`."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.low = self.high = trace
+        self.events = trace.events
+        self.storage_count = len(trace.storages)
+
+    def storage_bytes(self, batch_size: int) -> list[int]:
+        """Requested bytes of every storage."""
+        return [storage.bytes for storage in self.low.storages]
+
+    def op(self, index: int, batch_size: int) -> Op:
+        """One operator."""
+        return self.low.ops[index]
+
+    def signature(self, index: int) -> tuple[object, ...]:
+        """Equal for operators that are the same but for the storages they touch."""
+        op = self.low.ops[index]
+        return (
+            op.name, op.phase, tuple((t.shape, t.dtype, t.stride) for t in (*op.inputs, *op.outputs)),
+            repr(op.attributes),
+        )
+
+
+class Scaling(msgspec.Struct, frozen=True, kw_only=True):
+    """How a workload's memory follows its batch size."""
+
+    affine: bool
+    reason: str | None  # why not, when not
+    at: Callable[[int], Scaled | Single]
+    example: Trace
+
+    def storages(self) -> tuple[Storage, ...]:
+        """The storages of the example trace."""
+        return self.example.storages
+
+
+def _between(one: int, other: int, by: int, gap: int) -> int:
+    return one if one == other else one + (other - one) * by // gap
+
+
+def scaling(
+    trace_at: Callable[[int], Trace], batch_sizes: tuple[int, int, int]
+) -> Scaling:
+    """Trace at two batch sizes, check at the third; where it is not affine, every batch size is traced by itself."""
+    low, high, third = (trace_at(batch_size) for batch_size in batch_sizes)
+    try:
+        scaled = Scaled(low, high)
+        reason = scaled.agrees_with(third)
+    except TraceError as error:
+        reason = str(error).partition(": ")[2]
+    if reason is None:
+        return Scaling(affine=True, reason=None, at=lambda _: scaled, example=high)
+    return Scaling(affine=False, reason=reason, at=lambda batch_size: Single(trace_at(batch_size)), example=high)

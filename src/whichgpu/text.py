@@ -1,0 +1,140 @@
+"""Numbers as words and words as numbers: the only place that formats or parses what a person reads or types.
+
+Memory is always shown in binary units (1 GiB = 2^30 bytes), as drivers and PyTorch count it.
+Not covered: the JSON output, which carries plain numbers with the unit in the key.
+"""
+
+from __future__ import annotations
+
+import re
+
+from whichgpu.errors import InputError
+
+UNKNOWN = "-"
+
+_KIB = 1 << 10
+_MIB = 1 << 20
+_GIB = 1 << 30
+
+# "11g" means GiB, as it does for Docker and the JVM; only a spelt-out "GB" is decimal.
+_UNITS = {
+    "": 1,
+    "b": 1,
+    "k": _KIB,
+    "kib": _KIB,
+    "kb": 1000,
+    "m": _MIB,
+    "mib": _MIB,
+    "mb": 1000**2,
+    "g": _GIB,
+    "gib": _GIB,
+    "gb": 1000**3,
+    "t": 1 << 40,
+    "tib": 1 << 40,
+    "tb": 1000**4,
+}
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?|\.[0-9]+)\s*([a-z]*)", re.IGNORECASE)
+_SMALLEST_LIMIT_BYTES = 2 * _MIB  # one segment of PyTorch's caching allocator: nothing fits below it
+_LARGEST_LIMIT_BYTES = 1 << 50
+_LARGEST_BATCH = 2**31 - 1
+
+
+def format_bytes(count: int | None) -> str:
+    """A memory size in the largest binary unit that gives at least 1: "512 B", "640 MiB", "7.6 GiB"."""
+    if count is None:
+        return UNKNOWN
+    for size, unit in ((_GIB, "GiB"), (_MIB, "MiB"), (_KIB, "KiB")):
+        # half a step below a unit already rounds up to it: 1023.9 MiB is "1.0 GiB", not "1024 MiB"
+        if count >= size - size // 2048:
+            return f"{count / size:,.1f} GiB" if size == _GIB else f"{count / size:,.0f} {unit}"
+    return f"{count} B"
+
+
+def format_memory_class(count: int) -> str:
+    """The memory of a card in whole GiB, under which cards are grouped: 25,757,220,864 bytes is "24 GiB"."""
+    return f"{round(count / _GIB)} GiB" if count >= _GIB else format_bytes(count)
+
+
+def format_seconds(seconds: float | None) -> str:
+    """A duration: "80 ms", "1.5 s", "42 s", "2 min 5 s"."""
+    if seconds is None:
+        return UNKNOWN
+    if seconds < 0.9995:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+def format_count(count: int | None) -> str:
+    """A whole number with thousands separated: "2,048"."""
+    return UNKNOWN if count is None else f"{count:,}"
+
+
+def format_figure(figure: float | None) -> str:
+    """A rate from a data sheet, in the unit that its column names: "1,008", "82.6"."""
+    if figure is None:
+        return UNKNOWN
+    return f"{figure:,.0f}" if figure >= 999.5 or figure == round(figure) else f"{figure:,.1f}"
+
+
+def format_share(part: int, whole: int) -> str:
+    """`part` of `whole` in whole percent: "42 %"."""
+    if whole <= 0:
+        return UNKNOWN
+    percent = 100 * part / whole
+    return "<1 %" if 0 < percent < 0.5 else f"{percent:.0f} %"
+
+
+def format_usd(usd: float | None, unit: str = "once") -> str:
+    """An amount of money, "1,599 USD", or a rent, "0.34 USD/h" (`unit` is "once" or "hour")."""
+    if usd is None:
+        return UNKNOWN
+    if unit == "hour":
+        return f"{usd:,.2f} USD/h"
+    return f"{usd:,.2f} USD" if usd < 10 else f"{usd:,.0f} USD"
+
+
+def format_month(date: str) -> str:
+    """The year and month of an ISO date: "2026-05-24" is "2026-05"."""
+    return date[:7] or UNKNOWN
+
+
+def format_months(oldest: str, newest: str) -> str:
+    """The span between two ISO dates in months: "2026-05", or "2025-11 to 2026-05"."""
+    first, last = format_month(oldest), format_month(newest)
+    return last if first == last else f"{first} to {last}"
+
+
+def parse_bytes(words: str) -> int:
+    """The bytes that a size such as "8GiB", "8 GB" (10^9), "11g" (GiB) or "8589934592" stands for.
+
+    Raises InputError when it is not a size, or none that a GPU could have.
+    """
+    match = _SIZE.fullmatch(words.strip())
+    factor = _UNITS.get(match[2].lower()) if match else None
+    if match is None or factor is None:
+        raise InputError(f"{_quoted(words)} is not a memory size; write for example 8GiB, 11g or 8589934592")
+    # floats are exact for every whole number up to the largest limit
+    count = int(min(float(match[1]) * factor, 2.0 * _LARGEST_LIMIT_BYTES))
+    if count < _SMALLEST_LIMIT_BYTES:
+        unit = "" if match[2] else " (did you forget the unit?)"
+        raise InputError(f"{_quoted(words)} of memory is less than any GPU has{unit}; write for example 8GiB")
+    if count > _LARGEST_LIMIT_BYTES:
+        raise InputError(f"{_quoted(words)} of memory is more than any GPU has; write for example 8GiB")
+    return count
+
+
+def parse_batch_size(words: str) -> int:
+    """The batch size that a person typed; raises InputError unless it is a whole number of at least 1."""
+    word = words.strip()
+    if not re.fullmatch(r"[0-9]+", word) or not 1 <= int(word[:20]) <= _LARGEST_BATCH:
+        raise InputError(
+            f"batch size {_quoted(words)} is not a whole number of at least 1; write for example 32"
+        )
+    return int(word)
+
+
+def _quoted(words: str) -> str:
+    return repr(words if len(words) <= 40 else words[:37] + "...")

@@ -1,0 +1,182 @@
+"""Traces kept on disk, and the question whether a kept trace still holds.
+
+One trace is two files in `cache_directory()`: the trace, and an entry that names it and what it was made
+from. A trace is used again only when it was asked for in the same way (`make_key`) and every source file and
+distribution that the workload loaded is the same. Nothing is locked: files appear whole or not at all, a file
+that another process replaced or removed is a miss, and beyond `CACHE_LIMIT_BYTES` the least recently used go.
+
+Does not cover files that a step reads as data: whoever changes those says `--no-cache`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import platform
+import secrets
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from importlib import metadata
+from pathlib import Path
+
+import msgspec
+import platformdirs
+
+from whichgpu import trace as traces
+from whichgpu.errors import TraceError
+from whichgpu.trace import Trace
+
+RULES_VERSION = 1  # raise it when a trace means something else although the code below `capture` is the same
+CACHE_LIMIT_BYTES = 512 << 20
+
+
+def cache_directory() -> Path:
+    """Where traces are kept: `traces` under $WHICHGPU_CACHE, or else under the user's cache directory."""
+    root = os.environ.get("WHICHGPU_CACHE") or platformdirs.user_cache_dir("whichgpu")
+    return Path(root).expanduser() / "traces"
+
+
+def make_key(*asked: str | int) -> str:
+    """The name of a trace asked for in this way, by this whichgpu, torch and Python."""
+    maker = (RULES_VERSION, _code_hash(), _installed_version("torch"), platform.python_version())
+    return hashlib.sha256(msgspec.json.encode((asked, maker))).hexdigest()
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """What a trace was made from: source files by path and distributions by name."""
+
+    sources: dict[str, str]  # path to SHA-256
+    distributions: dict[str, str]  # name to version
+    started: float = 0.0  # when the process that loaded them started, seconds since the epoch
+    complete: bool = True  # False when a source could not be pinned down: then nothing is kept
+
+    @classmethod
+    def empty(cls, started: float) -> Origin:
+        """The origin of a worker that has loaded nothing yet."""
+        return cls({}, {}, started)
+
+    def extended(self, sources: Iterable[str], distributions: dict[str, str]) -> Origin:
+        """This origin and further source files, hashed now, and distributions."""
+        hashes, complete = dict(self.sources), self.complete
+        for source in sources:
+            if source not in hashes:
+                digest = _file_hash(source)
+                # a file saved after the worker started may not be what the worker has loaded
+                complete = complete and digest is not None and _saved(source) < self.started
+                hashes[source] = digest or ""
+        return Origin(hashes, {**self.distributions, **distributions}, self.started, complete)
+
+    def holds(self) -> bool:
+        """Whether every source file and distribution is still the same."""
+        return all(
+            _installed_version(name) == version for name, version in self.distributions.items()
+        ) and all(_file_hash(path) == digest for path, digest in self.sources.items())
+
+
+class TraceCache:
+    """Traces kept on disk; damaged entries are ignored, told to `on_note` and rebuilt by the next write."""
+
+    def __init__(
+        self, directory: Path, on_note: Callable[[str], None], limit_bytes: int = CACHE_LIMIT_BYTES
+    ) -> None:
+        self._directory = directory
+        self._on_note = on_note
+        self._limit_bytes = limit_bytes
+
+    def read(self, key: str) -> Trace | None:
+        """The trace kept under a key, or None when there is none that still holds."""
+        path = self._directory / f"{key}.json"
+        try:
+            entry = msgspec.json.decode(path.read_bytes(), type=_Entry)
+            if not entry.origin.holds():
+                return None
+            kept = self._directory / Path(entry.trace).name
+            trace = traces.load(kept)
+        except (OSError, msgspec.MsgspecError, TraceError) as error:
+            # another process may have removed or replaced the files meanwhile: that is no damage
+            if not isinstance(error, FileNotFoundError) and not isinstance(
+                error.__cause__, FileNotFoundError
+            ):
+                self._on_note("a damaged entry of the trace cache was ignored and rebuilt")
+            return None
+        with contextlib.suppress(OSError):
+            for used in (path, kept):  # the least recently used goes first
+                os.utime(used)
+        return trace
+
+    def write(self, key: str, path: Path, origin: Origin) -> None:
+        """Keep the trace in the file `path`; a cache that cannot be written is told to `on_note`."""
+        if not origin.complete:
+            return
+        entry = _Entry(trace=f"{key[:32]}-{secrets.token_hex(4)}.trace", origin=origin)
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            self._place(entry.trace, path.read_bytes())
+            self._place(f"{key}.json", msgspec.json.encode(entry))
+            self._shrink()
+        except OSError as error:
+            self._on_note(f"the trace cache {self._directory} cannot be written ({error.strerror})")
+
+    def _place(self, name: str, data: bytes) -> None:
+        part = self._directory / f"{name}.{secrets.token_hex(4)}.part"
+        try:
+            part.write_bytes(data)
+            part.replace(self._directory / name)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                part.unlink()
+            raise
+
+    def _shrink(self) -> None:
+        files: list[tuple[float, int, Path]] = []
+        for path in self._directory.iterdir():
+            with contextlib.suppress(FileNotFoundError):
+                status = path.stat()
+                files.append((status.st_mtime, status.st_size, path))
+        total = sum(size for _, size, _ in files)
+        for _, size, path in sorted(files):
+            if total <= self._limit_bytes:
+                break
+            path.unlink(missing_ok=True)
+            total -= size
+
+
+class _Entry(msgspec.Struct, frozen=True):
+    trace: str  # name of the trace's file
+    origin: Origin
+
+
+@lru_cache(maxsize=1)
+def _code_hash() -> str:
+    """A hash of the code that decides what a trace says: a changed tracer starts a new cache."""
+    package = Path(__file__).parent
+    digest = hashlib.sha256()
+    for path in sorted(
+        (*package.glob("capture/**/*.py"), *package.glob("zoo/**/*.py"), package / "trace.py")
+    ):
+        digest.update(path.relative_to(package).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    digest.update((package / "workload.py").read_bytes())
+    return digest.hexdigest()
+
+
+def _file_hash(path: str) -> str | None:
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return None
+
+
+def _saved(path: str) -> float:
+    try:
+        return os.stat(path).st_mtime
+    except OSError:
+        return float("inf")
+
+
+def _installed_version(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,48 @@
+"""BERT-base fine-tuning on SQuAD v1.1: sequences of 384 tokens, answer start and end, fp32.
+
+Settings: the BERT Finetune row of "Choosing the Best GPU for Deep Learning in 2020"
+(https://lambdalabs.com/blog/choosing-a-gpu-for-deep-learning): https://github.com/google-research/bert,
+run_squad.py with max_seq_length 384, learning rate 3e-5 and the optimizer of optimization.py (see bert_base).
+Model: Devlin et al., "BERT", sections 3 and 4.2, https://arxiv.org/abs/1810.04805; transformers
+BertForQuestionAnswering with its default configuration. No attention mask is passed. Speed is in sequences.
+Options: those of every adapter, `seq`, `attention` and any attribute of BertConfig.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from transformers import BertForQuestionAnswering
+
+from whichgpu.workload import Workload
+from whichgpu.zoo.bert_base import OPTIMIZER, SETTINGS, parameter_groups
+from whichgpu.zoo.hf_models import Plan
+from whichgpu.zoo.training import Recipe
+
+NAME = "bert-finetune"
+
+
+def build(options: Mapping[str, str]) -> Workload:
+    """The workload; options override the settings."""
+    recipe = make_recipe(options)
+    return Workload(
+        name=NAME,
+        setup=recipe.setup,
+        unit="sequences",
+        default_batch_size=12,
+        precision=recipe.settings.precision,
+        dtypes=recipe.settings.dtypes,
+        description="BERT-base, fine-tuning on SQuAD question answering",
+    )
+
+
+def make_recipe(options: Mapping[str, str]) -> Recipe:
+    """Model, data and loss of the workload."""
+    plan = Plan("bert", {**SETTINGS, "seq": "384", "task": "question-answering", **options}, where=NAME)
+    return replace(
+        plan.recipe(),
+        make_model=lambda: plan.build_model(BertForQuestionAnswering),
+        optimizer_arguments={**OPTIMIZER, "lr": 3e-5},
+        parameter_groups=parameter_groups,
+    )

@@ -1,0 +1,311 @@
+"""The command line: options in, one call, one print; errors in one line; no torch."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+from example_reports import fit_report, rank_report
+
+import whichgpu
+from whichgpu import cli
+from whichgpu.errors import CatalogueError
+
+ROOT = Path(__file__).parents[2]
+OPTIONS = {
+    "": ["--version"],
+    "fit": ["WORKLOAD", "--batch-size", "--gpu", "--memory-limit", "--optimizer", "--no-cache", "--json"],
+    "rank": ["WORKLOAD...", "--no-cache", "--json"],
+    "gpus": ["[NAME]", "--json"],
+    "zoo": [],
+}
+
+
+class FakeApi(types.ModuleType):
+    """Stands for whichgpu.api: records what it is called with."""
+
+    def __init__(self) -> None:
+        super().__init__("whichgpu.api")
+        self.calls: list[tuple[Any, ...]] = []
+        self.failure: BaseException | None = None
+
+    def fit(self, workload: str, **options: Any) -> Any:
+        """Answer with a made-up report."""
+        return self._answer(fit_report(), workload, options)
+
+    def rank(self, workloads: list[str], **options: Any) -> Any:
+        """Answer with a made-up ranking."""
+        return self._answer(rank_report(), workloads, options)
+
+    def _answer(self, report: Any, *call: Any) -> Any:
+        self.calls.append(call)
+        if self.failure is not None:
+            raise self.failure
+        return report
+
+
+@pytest.fixture
+def api(monkeypatch: pytest.MonkeyPatch) -> FakeApi:
+    """The command line with a fake behind it."""
+    fake = FakeApi()
+    monkeypatch.setitem(sys.modules, "whichgpu.api", fake)
+    monkeypatch.setattr(whichgpu, "api", fake, raising=False)
+    # the command leaves a signal handler, as its process ends with it
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    return fake
+
+
+def run(*arguments: str) -> int:
+    """The exit code of the command in this process."""
+    with pytest.raises(SystemExit) as caught:
+        cli.main(list(arguments))
+    assert isinstance(caught.value.code, int)
+    return caught.value.code
+
+
+def python(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    """A fresh interpreter."""
+    return subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, timeout=60, check=False, **options
+    )
+
+
+def test_the_commands_and_options_are_stable() -> None:
+    """Scripts rely on the names of commands and options: these lists only grow."""
+    root: Any = typer.main.get_command(cli.app)
+    seen = {"": root, **root.commands}
+    names = {
+        name: [p.metavar if p.param_type_name == "argument" else p.opts[0] for p in command.params]
+        for name, command in seen.items()
+    }
+    assert OPTIONS == names
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import whichgpu",
+        "import whichgpu, whichgpu.api",
+        "from whichgpu.cli import _run; _run(['--help'])",
+        "from whichgpu.cli import _run; _run(['fit', '--help'])",
+        "from whichgpu.cli import _run; _run(['gpus'])",
+        "from whichgpu.cli import _run; _run(['zoo'])",
+    ],
+)
+def test_torch_is_not_loaded(code: str) -> None:
+    """Importing the package and asking for help or lists loads no torch."""
+    done = python("-c", f"{code}\nimport sys\nassert 'torch' not in sys.modules")
+    assert (0, "") == (done.returncode, done.stderr)
+
+
+def test_help_loads_little() -> None:
+    """Asking for help loads neither the tables' library nor the predictors."""
+    code = "from whichgpu.cli import _run; _run(['--help'])\nimport sys\nprint(*sys.modules)"
+    modules = python("-c", code).stdout.split()
+    assert not {"rich.table", "whichgpu.api", "whichgpu.catalogue", "msgspec"} & set(modules)
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"]])
+def test_help_names_the_commands(arguments: list[str]) -> None:
+    """Without a command, and with --help, the commands are listed."""
+    done = python("-m", "whichgpu", *arguments)
+    assert 0 == done.returncode
+    for command in ("fit", "rank", "gpus", "zoo"):
+        assert f"\n  {command} " in done.stdout
+
+
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str], api: FakeApi) -> None:
+    """--version prints one line and does nothing else."""
+    assert 0 == run("--version")
+    assert ["whichgpu"] == capsys.readouterr().out.split()[:1]
+
+
+def test_fit_passes_everything_on(api: FakeApi) -> None:
+    """Each option of fit reaches the call in its unit."""
+    arguments = (
+        "resnet50 --batch-size 64 --gpu 4090 --gpu h100 --memory-limit 8GiB --optimizer sgd --no-cache"
+    )
+    assert 0 == run("fit", *arguments.split())
+    assert [
+        (
+            "resnet50",
+            {
+                "batch_size": 64,
+                "gpus": ["4090", "h100"],
+                "memory_limit_bytes": 8 << 30,
+                "optimizer": "sgd",
+                "cache": False,
+                "on_progress": None,
+            },
+        )
+    ] == api.calls
+
+
+def test_fit_leaves_what_is_not_said_open(api: FakeApi) -> None:
+    """What is not given is None, so that the call decides; the cache is used."""
+    assert 0 == run("fit", "resnet50")
+    ((_, options),) = api.calls
+    assert {
+        "batch_size": None,
+        "gpus": None,
+        "memory_limit_bytes": None,
+        "optimizer": None,
+        "cache": True,
+        "on_progress": None,
+    } == options
+
+
+def test_rank_passes_all_workloads(api: FakeApi) -> None:
+    """Several workloads are ranked together, in order."""
+    assert 0 == run("rank", "gpt2", "resnet50", "--no-cache")
+    assert [(["gpt2", "resnet50"], {"cache": False, "on_progress": None})] == api.calls
+
+
+def test_named_cards_are_shown_closely(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
+    """Naming a card gives its details, naming none gives the groups."""
+    run("fit", "resnet50", "--gpu", "4090")
+    assert "held at the peak" in capsys.readouterr().out
+    run("fit", "resnet50")
+    assert "Batch size 64 fits on" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("command", "key"), [("fit", "workload"), ("rank", "workloads")])
+def test_json_stands_alone_on_stdout(
+    api: FakeApi, capsys: pytest.CaptureFixture[str], command: str, key: str
+) -> None:
+    """With --json, standard output is one JSON document and standard error is empty."""
+    assert 0 == run(command, "resnet50", "--json")
+    out, err = capsys.readouterr()
+    assert key in json.loads(out)
+    assert err == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["fit"], "Missing argument 'WORKLOAD'"),
+        (["rank"], "Missing argument 'WORKLOAD...'"),
+        (["fit", "resnet50", "--batch-size", "0"], "batch size '0' is not"),
+        (["fit", "resnet50", "--batch-size", "-3"], "batch size '-3' is not"),
+        (["fit", "resnet50", "--batch-size", "many"], "batch size 'many' is not"),
+        (["fit", "resnet50", "--memory-limit", "nan"], "'nan' is not a memory size"),
+        (["fit", "resnet50", "--memory-limit", "8"], "did you forget the unit?"),
+        (["fit", "resnet50", "--nonsense"], "No such option: --nonsense"),
+        (["fit", "resnet50", "gpt2"], "unexpected extra argument"),
+        (["nonsense"], "No such command 'nonsense'"),
+        (["gpus", "no such card"], "no card has 'no such card' in its name"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(
+    api: FakeApi, capsys: pytest.CaptureFixture[str], arguments: list[str], expected: str
+) -> None:
+    """A mistake in the arguments is one line on stderr, exit code 2, and no call."""
+    assert 2 == run(*arguments)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("error: ")
+    assert expected in err
+    assert 1 == err.count("\n")
+    assert api.calls == []
+
+
+def test_errors_are_told_in_one_line(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
+    """A deliberate error of the call is one line, whatever line breaks it carries."""
+    api.failure = CatalogueError("no card is called 'x';\n did you mean y?")
+    assert 2 == run("fit", "resnet50", "--gpu", "x")
+    assert ("", "error: no card is called 'x'; did you mean y?\n") == tuple(capsys.readouterr())
+
+
+def test_an_interrupt_is_told_in_one_word(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
+    """Ctrl-C ends the command with the shell's code for it and no traceback."""
+    api.failure = KeyboardInterrupt()
+    assert 130 == run("fit", "resnet50")
+    assert ("", "interrupted\n") == tuple(capsys.readouterr())
+
+
+def test_a_bug_is_not_hidden(api: FakeApi) -> None:
+    """An error that nobody raised on purpose keeps its traceback."""
+    api.failure = ZeroDivisionError()
+    with pytest.raises(ZeroDivisionError):
+        cli.main(["fit", "resnet50"])
+
+
+def test_a_closed_pipe_is_no_error() -> None:
+    """`whichgpu gpus | head -1` ends without a word."""
+    ours, theirs = os.pipe()
+    os.close(ours)
+    command = [sys.executable, "-m", "whichgpu", "gpus", "--json"]
+    done = subprocess.run(command, stdout=theirs, stderr=subprocess.PIPE, check=False)
+    os.close(theirs)
+    assert (0, b"") == (done.returncode, done.stderr)
+
+
+def test_gpus_can_be_filtered(capsys: pytest.CaptureFixture[str], api: FakeApi) -> None:
+    """A part of the name selects cards, in whatever case."""
+    assert 0 == run("gpus", "Rtx 4090", "--json")
+    names = [card["name"] for card in json.loads(capsys.readouterr().out)]
+    assert "RTX 4090" in names
+    assert all("4090" in name for name in names)
+
+
+def test_the_zoo_is_listed(capsys: pytest.CaptureFixture[str], api: FakeApi) -> None:
+    """Every workload of the zoo is listed with what it is."""
+    assert 0 == run("zoo")
+    assert "resnet50 " in capsys.readouterr().out
+
+
+TERMINAL = """
+import sys, types
+sys.path.insert(0, {here!r})
+from example_reports import fit_report
+import whichgpu
+api = types.ModuleType("whichgpu.api")
+def fit(*_, on_progress, **__):
+    on_progress("tracing batch 4: step 1 of 3")
+    return fit_report()
+api.fit = fit
+sys.modules["whichgpu.api"] = whichgpu.api = api
+from whichgpu.cli import main
+main(["fit", "resnet50"])
+"""
+
+
+def test_progress_is_shown_on_a_terminal_only() -> None:
+    """On a terminal standard error shows what is going on, and standard output stays clean."""
+    ours, theirs = pty.openpty()
+    code = TERMINAL.format(here=str(Path(__file__).parent))
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=theirs, env=environment, check=False
+    )
+    os.close(theirs)
+    seen = os.read(ours, 1 << 16).decode()
+    os.close(ours)
+    assert 0 == done.returncode, seen
+    assert "tracing batch 4: step 1 of 3" in seen
+    assert done.stdout.startswith(b"resnet50, batch size 64")
+    assert b"\x1b" not in done.stdout
+
+
+def test_the_page_of_the_command_line_is_fresh() -> None:
+    """docs/cli.md is what tools/write_cli_docs.py writes, and names every command, option and JSON key."""
+    spec = importlib.util.spec_from_file_location("write_cli_docs", ROOT / "tools" / "write_cli_docs.py")
+    assert spec is not None
+    assert spec.loader is not None
+    tool = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    assert tool.page() == page, "run python tools/write_cli_docs.py"
+    for command, names in OPTIONS.items():
+        assert f"## {' '.join(['whichgpu', command]).strip()}\n" in page
+        assert all(f"`{name}" in page for name in names)

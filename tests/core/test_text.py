@@ -1,0 +1,166 @@
+"""What a person reads and types: sizes, durations, money, batch sizes."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from whichgpu import text
+from whichgpu.errors import InputError
+
+GIB = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("expected", "count"),
+    [
+        ("-", None),
+        ("0 B", 0),
+        ("512 B", 512),
+        ("1 KiB", 1024),
+        ("640 MiB", 640 << 20),
+        ("1.0 GiB", GIB),
+        ("1.0 GiB", GIB - 1),
+        ("1 MiB", (1 << 20) - 1),
+        ("7.6 GiB", 8_160_437_862),
+        ("139.8 GiB", 150_110_000_000),
+        ("1,024.0 GiB", 1 << 40),
+    ],
+)
+def test_bytes_are_shown_in_the_largest_fitting_binary_unit(expected: str, count: int | None) -> None:
+    """A size is shown in the largest binary unit that gives at least 1."""
+    assert expected == text.format_bytes(count)
+
+
+@given(st.integers(min_value=0, max_value=1 << 50))
+def test_no_size_is_shown_as_1024_of_the_unit_below(count: int) -> None:
+    """A size never reads "1024 MiB" or "1,024 KiB"."""
+    assert not text.format_bytes(count).startswith(("1,024 ", "1024 "))
+
+
+@pytest.mark.parametrize(
+    ("expected", "count"),
+    [("24 GiB", 24564 << 20), ("24 GiB", 24 * GIB), ("140 GiB", 143771 << 20), ("512 MiB", 512 << 20)],
+)
+def test_memory_class_is_in_whole_gib(expected: str, count: int) -> None:
+    """Cards whose drivers report slightly different memory fall into the same class."""
+    assert expected == text.format_memory_class(count)
+
+
+@pytest.mark.parametrize(
+    ("expected", "seconds"),
+    [
+        ("-", None),
+        ("80 ms", 0.08),
+        ("1.0 s", 0.9996),
+        ("1.5 s", 1.5),
+        ("10 s", 9.96),
+        ("42 s", 42.2),
+        ("2 min 5 s", 125.0),
+        ("1 min 0 s", 59.7),
+    ],
+)
+def test_durations_get_two_figures(expected: str, seconds: float | None) -> None:
+    """A duration is shown in the unit a person would use."""
+    assert expected == text.format_seconds(seconds)
+
+
+@pytest.mark.parametrize(
+    ("expected", "usd", "unit"),
+    [
+        ("-", None, "once"),
+        ("1,599 USD", 1599.4, "once"),
+        ("9.50 USD", 9.5, "once"),
+        ("0.34 USD/h", 0.34, "hour"),
+        ("12.29 USD/h", 12.2904, "hour"),
+    ],
+)
+def test_money_says_its_currency_and_unit(expected: str, usd: float | None, unit: str) -> None:
+    """A price carries its currency, and a rent its unit of time."""
+    assert expected == text.format_usd(usd, unit)
+
+
+def test_months_are_a_span_only_when_they_differ() -> None:
+    """Two dates of one month are shown once."""
+    assert "2026-05" == text.format_months("2026-05-01", "2026-05-24")
+    assert "2025-11 to 2026-05" == text.format_months("2025-11", "2026-05-24")
+
+
+@pytest.mark.parametrize(("expected", "part"), [("0 %", 0), ("<1 %", 1), ("50 %", 500), ("100 %", 1000)])
+def test_shares_are_whole_percent(expected: str, part: int) -> None:
+    """A share is in whole percent, and something is never shown as nothing."""
+    assert expected == text.format_share(part, 1000)
+
+
+def test_a_share_of_nothing_is_unknown() -> None:
+    """There is no share of zero bytes."""
+    assert "-" == text.format_share(0, 0)
+
+
+@pytest.mark.parametrize(
+    ("expected", "figure"),
+    [("-", None), ("1,008", 1008.4), ("82.6", 82.58), ("312", 312.0), ("1,000", 999.7)],
+)
+def test_figures_drop_what_says_nothing(expected: str, figure: float | None) -> None:
+    """A data-sheet rate has a decimal only where it has one and is not large."""
+    assert expected == text.format_figure(figure)
+
+
+def test_counts_separate_thousands() -> None:
+    """Large counts are readable."""
+    assert ("2,048", "-") == (text.format_count(2048), text.format_count(None))
+
+
+@pytest.mark.parametrize(
+    ("expected", "words"),
+    [
+        (8 * GIB, "8GiB"),
+        (8 * 10**9, "8 GB"),
+        (11 * GIB, "11g"),
+        (8 * GIB, "8589934592"),
+        (8 * GIB, " 8589934592 b "),
+        (15 * GIB // 2, "7.5 GiB"),
+        (GIB // 2, ".5g"),
+        (640 << 20, "640MiB"),
+        (640_000_000, "640mb"),
+        (3 << 20, "3072k"),
+        (1 << 40, "1TiB"),
+    ],
+)
+def test_sizes_are_understood(expected: int, words: str) -> None:
+    """GiB and a single letter are binary, GB is decimal, no unit is bytes."""
+    assert expected == text.parse_bytes(words)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *("", "NaN", "nan GiB", "inf", "-8GiB", "0", "0GiB", "8 giraffes", "GiB", "8", "1e9", "8GiB8"),
+        *("8,5GiB", "0x10g", "٨GiB", "9" * 5000, "9999TiB", "1" + "0" * 400 + ".0"),
+    ],
+)
+def test_nonsense_sizes_are_refused_with_the_cure(words: str) -> None:
+    """What is not a memory size a GPU could have is refused in one line that shows how to write one."""
+    with pytest.raises(InputError, match="8GiB") as caught:
+        text.parse_bytes(words)
+    assert 1 == len(str(caught.value).splitlines())
+
+
+def test_a_forgotten_unit_is_named() -> None:
+    """A bare 8 is far more likely to lack its unit than to mean eight bytes."""
+    with pytest.raises(InputError, match="forget the unit"):
+        text.parse_bytes("8")
+
+
+@pytest.mark.parametrize(("expected", "words"), [(1, "1"), (32, " 32 "), (2**31 - 1, "2147483647")])
+def test_batch_sizes_are_understood(expected: int, words: str) -> None:
+    """A batch size is a whole number of at least 1."""
+    assert expected == text.parse_batch_size(words)
+
+
+@pytest.mark.parametrize("words", ["0", "-1", "eight", "", "1.5", "nan", "1e3", "9" * 5000, "2147483648"])
+def test_nonsense_batch_sizes_are_refused(words: str) -> None:
+    """Anything but a whole number of at least 1 is refused with an example."""
+    with pytest.raises(InputError, match="write for example 32"):
+        text.parse_batch_size(words)

@@ -1,0 +1,173 @@
+"""Write docs/cli.md from the command line itself: `python tools/write_cli_docs.py`.
+
+A test compares the file with what this would write, so the page cannot be stale.
+"""
+
+from __future__ import annotations
+
+import types
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import typer.main
+
+from whichgpu.advice import Breakdown, FitReport, FitRow, Price, RankReport, RankRow, TraceInfo
+from whichgpu.cli import app
+
+PAGE = Path(__file__).parents[1] / "docs" / "cli.md"
+
+HEAD = """\
+# The command line
+
+Written by `tools/write_cli_docs.py` from the command itself; edit the help texts in `src/whichgpu/cli.py`.
+
+Every command answers on standard output; progress and errors go to standard error. The exit code is 0 when
+the question was answered (also when nothing fits), 2 for a mistake in the question or an error, of which one
+line says what to do, and 130 after Ctrl-C.
+
+| variable | meaning |
+|---|---|
+| `WHICHGPU_CACHE` | folder of the kept traces; default: the user's cache folder (`~/.cache/whichgpu`) |
+| `NO_COLOR` | set: no colours |
+| `COLUMNS` | width of tables in a pipe; without it, 80 |
+
+At most 512 MiB of traces are kept (in `traces` there), the least recently used go first, and the folder can
+be deleted at any time. A trace is made again when the workload's files, the versions of its libraries or
+whichgpu's own rules change. Files that a step reads as data are not watched: after changing those, say
+`--no-cache`.
+"""
+
+JSON_HEAD = """\
+## JSON output
+
+`--json` prints the record that the Python functions `whichgpu.fit` and `whichgpu.rank` return, with these
+keys. Sizes are whole bytes, `null` is unknown or not applicable. Keys may be added in later versions; those
+listed keep their meaning. `whichgpu gpus --json` prints the catalogue's rows, each with its source and date.
+"""
+
+MEANINGS: dict[tuple[str, str], str] = {
+    ("FitReport", "workload"): "its name in canonical spelling",
+    ("FitReport", "batch_size"): "the batch size asked about",
+    ("FitReport", "basis"): "where the figures come from",
+    ("FitReport", "trace"): "how the workload was traced",
+    ("FitReport", "gpus"): "one entry per card; with `--memory-limit` an entry named `limit` stands first",
+    ("FitReport", "notes"): "caveats that hold for every card",
+    ("FitRow", "gpu"): "the card's name, or `limit`",
+    ("FitRow", "memory_bytes"): "what the driver shows, or the limit",
+    ("FitRow", "fits"): "whether the batch size fits",
+    ("FitRow", "peak_reserved_bytes"): "most that PyTorch takes from the card; `null` where it does not fit",
+    ("FitRow", "peak_allocated_bytes"): "most that tensors hold of it; `null` where it does not fit",
+    ("FitRow", "context_bytes"): "CUDA context and loaded libraries, outside PyTorch; 0 under a limit",
+    ("FitRow", "max_batch_size"): "the largest batch that fits; 0 where not even 1 does",
+    ("FitRow", "max_batch_size_pow2"): "the largest power of two that fits",
+    ("FitRow", "breakdown"): "what holds the allocated peak; `null` where it does not fit",
+    ("FitRow", "peak_phase"): "phase of the step at the allocated peak",
+    ("FitRow", "peak_op"): "operator at the allocated peak",
+    (
+        "FitRow",
+        "supported",
+    ): "whether the installed torch has kernels for the card and the card has the dtypes",
+    ("FitRow", "notes"): "caveats for this card",
+    ("TraceInfo", "kind"): "fake tensors, or real ones on the CPU where fake ones could not go on",
+    ("TraceInfo", "affine"): "whether sizes at every batch size follow from two traces",
+    ("TraceInfo", "seconds"): "time that tracing took; 0 from the cache",
+    ("TraceInfo", "cached"): "whether all traces came from the cache",
+    ("TraceInfo", "torch_version"): "the torch that was traced",
+    ("RankReport", "workloads"): "names in the order asked for",
+    ("RankReport", "basis"): "where the figures come from",
+    ("RankReport", "traces"): "by workload, how it was traced",
+    ("RankReport", "gpus"): "cards in the order of recommendation",
+    ("RankReport", "notes"): "caveats that hold for every card",
+    ("RankRow", "gpu"): "the card's name",
+    ("RankRow", "memory_bytes"): "what the driver shows",
+    ("RankRow", "compute_capability"): "CUDA compute capability",
+    ("RankRow", "tier"): "trains all, trains most, or is not a good fit",
+    ("RankRow", "trains"): "how many of the workloads fit at batch size 1 or more",
+    ("RankRow", "max_batch_size"): "by workload, the largest batch that fits; 0 where not even 1 does",
+    ("RankRow", "max_batch_size_pow2"): "by workload, the largest power of two that fits",
+    (
+        "RankRow",
+        "supported",
+    ): "whether the installed torch has kernels for the card and the card has the dtypes",
+    ("RankRow", "buy"): "price of the card",
+    ("RankRow", "rent"): "price of an hour",
+    ("RankRow", "notes"): "caveats for this card",
+    ("Price", "usd"): "the median",
+    ("Price", "unit"): "for the card or for an hour of it",
+    ("Price", "condition"): "`new`, `used`, `on-demand` and the like",
+    ("Price", "offers"): "how many offers the median is over",
+    ("Price", "lowest_usd"): "the lowest of them",
+    ("Price", "highest_usd"): "the highest of them",
+    ("Price", "oldest"): "date of the oldest of them",
+    ("Price", "newest"): "date of the newest of them",
+    ("Price", "providers"): "who offered",
+    ("Price", "sources"): "where the offers were read",
+}
+BREAKDOWN_MEANING = "part of the allocated peak; the parts add up to it"
+WHERE = {
+    FitReport: "`whichgpu fit`",
+    FitRow: "each of `gpus` of `fit`",
+    Breakdown: "`breakdown`",
+    TraceInfo: "`trace`, and each of `traces`",
+    RankReport: "`whichgpu rank`",
+    RankRow: "each of `gpus` of `rank`",
+    Price: "`buy` and `rent`",
+}
+
+
+def page() -> str:
+    """The whole page."""
+    root: Any = typer.main.get_command(app)
+    parts = [HEAD, _section(root, "whichgpu")]
+    parts += [_section(command, f"whichgpu {name}") for name, command in root.commands.items()]
+    parts += [JSON_HEAD, *map(_keys, WHERE)]
+    return "\n".join(parts)
+
+
+def _keys(record: type) -> str:
+    """The table of one record's keys; KeyError when a key has no meaning here yet."""
+    lines = [f"### {WHERE[record]}", "", "| key | value | meaning |", "|---|---|---|"]
+    for key, kind in get_type_hints(record).items():
+        meaning = BREAKDOWN_MEANING if record is Breakdown else MEANINGS[record.__name__, key]
+        lines.append(f"| `{key}` | {_kind(kind)} | {meaning} |")
+    return "\n".join([*lines, ""])
+
+
+def _kind(kind: Any) -> str:
+    """A type in the words of JSON."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin is Literal:
+        return ", ".join(f"`{value}`" for value in inner)
+    if origin in (Union, types.UnionType):
+        return " or ".join(map(_kind, inner))
+    if origin is tuple:
+        return f"list of {_kind(inner[0])}"
+    if origin is dict:
+        return f"object of {_kind(inner[1])}"
+    names = {str: "text", bool: "true or false", int: "whole number", float: "number", types.NoneType: "null"}
+    return names.get(kind, "object")
+
+
+def _section(command: Any, name: str) -> str:
+    arguments = [p for p in command.params if p.param_type_name == "argument"]
+    options = [p for p in command.params if p.param_type_name == "option" and not p.hidden]
+    usage = " ".join([name, *(a.metavar for a in arguments), *(["[OPTIONS]"] if options else [])])
+    if name == "whichgpu":
+        usage = "whichgpu [--version] COMMAND ..."
+    lines = [f"## {name}", "", f"    {usage}", "", _plain(command.help), ""]
+    rows = [(f"`{a.metavar}`", a.help) for a in arguments]
+    rows += [(f"`{' '.join([*o.opts, *([o.metavar] if o.metavar else [])])}`", o.help) for o in options]
+    if rows:
+        lines += ["| argument or option | meaning |", "|---|---|"]
+        lines += [f"| {term} | {_plain(meaning)} |" for term, meaning in rows]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _plain(words: str) -> str:
+    """Help text as Markdown: paragraphs kept, lines joined, `*` as it is."""
+    return "\n\n".join(" ".join(part.split()) for part in words.split("\n\n")).replace("*", r"\*")
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
