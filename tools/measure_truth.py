@@ -8,11 +8,12 @@ A parent that has imported PyTorch and the model libraries, and never touches CU
 attempt (or starts a new Python where forking does not work). Figures of PyTorch's own allocator belong to a
 process, so several children share the GPU; step times and the context's size are measured with `--alone`.
 
-Writes, line by line, so that a kill loses nothing: truth.jsonl (peaks), events.jsonl.xz (allocator histories),
-ops.jsonl.xz (bytes by operator), max_batch.jsonl and attempts.jsonl (largest batch under a limit), and
-environment.json. Needs a POSIX system.
+Writes, line by line, so that a kill loses nothing: truth.jsonl (peaks), events.jsonl.xz (allocator
+histories), ops.jsonl.xz (bytes by operator), max_batch.jsonl and attempts.jsonl (largest batch under a
+limit), and environment.json. Needs a POSIX system.
 """
 
+# ruff: noqa: PLC0415 - the parent must choose what it imports before a fork
 from __future__ import annotations
 
 import argparse
@@ -40,14 +41,22 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 GIB = 2**30
 PACKAGES = ("torch", "torchvision", "timm", "transformers", "peft", "triton", "numpy", "nvidia-cudnn-cu13")
-ALONE_BY_DEFAULT = (
-    "convnet_fp32 bert128_fp32 gpt2_bf16amp resnet50_fp32 resnet50_channels_last_fp16 lstm_language_model_fp32 "
-    "unet3d_sgd_fp32 dlrm_dense_adagrad_fp32 llama_gqa_pure_bf16 mobilenet_v2_benchmark_channels_last_fp16"
-).split()
+ALONE_BY_DEFAULT = [
+    "convnet_fp32",
+    "bert128_fp32",
+    "gpt2_bf16amp",
+    "resnet50_fp32",
+    "resnet50_channels_last_fp16",
+    "lstm_language_model_fp32",
+    "unet3d_sgd_fp32",
+    "dlrm_dense_adagrad_fp32",
+    "llama_gqa_pure_bf16",
+    "mobilenet_v2_benchmark_channels_last_fp16",
+]
 FILE_CAP_BYTES = 15 * 2**20
 DEFAULT_GIB = 12  # room on the GPU assumed for an attempt without a limit
 ROOM_GIB = 124
-# Which kinds of a failed attempt mean "does not fit": a library that cannot get its workspace says so otherwise
+# What a failure for lack of memory says: a library that cannot get its workspace uses its own words
 MEMORY_WORDS = ("out of memory", "ALLOC_FAILED", "unable to find an engine")
 
 
@@ -113,7 +122,6 @@ def _work(job: Job) -> dict[str, Any]:
     if job.kind == "probe":
         return {"row": _probe(job.device), "blob": None}
     import torch
-
     import truth
     from truth import measuring
 
@@ -259,8 +267,8 @@ def search_largest(
 ) -> Generator[Job, dict[str, Any], dict[str, Any]]:
     """Finds the largest batch that runs under the job's limit and whose successor does not.
 
-    Yields the next attempt and is sent its answer. `known` are (batch, peak reserved bytes) without a limit: the
-    first guess is their straight line at the limit. Then the guess is closed in by growing strides and halving.
+    Yields the next attempt and is sent its answer. `known` are (batch, peak reserved bytes) without a limit:
+    the first guess is their straight line at the limit. Then growing strides and halving close in.
     """
     points, attempts, low, high = list(known), [], 0, None
 
@@ -350,7 +358,7 @@ def _read_rows(path: str | None) -> list[dict[str, Any]]:
 
 
 def _import_all(names: set[str]) -> None:
-    """Imports the steps' files in the parent, so that children are warm; a file that fails is named and left."""
+    """Imports the steps' files in the parent, so that children are warm; a file that fails is named."""
     import truth
 
     for module in truth.modules():
@@ -399,7 +407,7 @@ def _environment(probe: dict[str, Any], arguments: argparse.Namespace, fork: boo
 
 
 def _plan(cases: list[Any], arguments: argparse.Namespace) -> list[tuple[Job, Any]]:
-    """The attempts in order of value: reference first, small batches, large batches, operators; compiled last."""
+    """The attempts by value: reference, small batches, large batches, operators; compiled last."""
     done = {
         (row["kind_of"], row["name"], row["batch_size"])
         for row in _read_rows(arguments.skip_done)

@@ -3,7 +3,8 @@
     python3 tools/measure_workspaces.py --out DIRECTORY --budget-s 150
 
 Needs torch with CUDA; uses timm, torchvision and transformers where they are installed. Writes
-DIRECTORY/workspaces.jsonl.gz: a first line about the environment, then one line a record, each of them one of
+DIRECTORY/workspaces.jsonl.gz, one JSON record a line, each of them one of
+  {"environment": ...}                                      versions and the card
   {"context": order, "stage": ..., "outside_bytes": ...}     memory outside the allocator (workspace_grid/context.py)
   {"p": label, "c": settings, "n": operator, "a": ..., "e": ..., "o": ...}   one operator (workspace_grid/recorder.py)
   {"p": label, "failed": text}                              a grid point that failed
@@ -24,6 +25,7 @@ import queue
 import random
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import zlib
@@ -34,6 +36,9 @@ HERE = Path(__file__).resolve()
 sys.path.insert(0, str(HERE.parent))
 DONE = "done"
 POINT_TIMEOUT_S = 40.0
+START_TIMEOUT_S = 90.0
+SIZE_LIMIT_BYTES = 12 << 20
+CRASH_LIMIT = 60
 
 
 def lanes() -> dict[str, list[Any]]:
@@ -49,7 +54,7 @@ def lanes() -> dict[str, list[Any]]:
 # ---- a worker process -------------------------------------------------------------------------------------------
 
 
-def work(share: float) -> None:
+def work(share: float, device: str) -> None:
     """Reads "lane index" lines, runs these points and prints their rows, each point closed by a done line."""
     import torch
     from workspace_grid.points import apply_settings
@@ -57,9 +62,11 @@ def work(share: float) -> None:
 
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print must not mix with the rows
-    torch.cuda.init()
-    torch.cuda.set_per_process_memory_fraction(share)
-    limit = share * torch.cuda.get_device_properties(0).total_memory
+    limit = 0.0
+    if device == "cuda":
+        torch.cuda.init()
+        torch.cuda.set_per_process_memory_fraction(share)
+        limit = share * torch.cuda.get_device_properties(0).total_memory
     points = lanes()
     print("ready", file=out, flush=True)
     for line in sys.stdin:
@@ -68,7 +75,7 @@ def work(share: float) -> None:
         started = time.monotonic()
         try:
             apply_settings(point.settings)
-            rows, failure = run_twice(point.build("cuda"), "cuda")
+            rows, failure = run_twice(point.build(device), device)
         except Exception as error:
             rows, failure = [], f"{type(error).__name__}: {str(error)[:300]}"
         for row in rows:
@@ -77,8 +84,7 @@ def work(share: float) -> None:
             print(json.dumps({"p": point.label, "c": point.settings, **row}, separators=(",", ":")), file=out)
         if failure:
             print(json.dumps({"p": point.label, "c": point.settings, "failed": failure}), file=out)
-            rows = []
-        if torch.cuda.memory_reserved() > 0.5 * limit:
+        if limit and torch.cuda.memory_reserved() > 0.5 * limit:
             torch.cuda.empty_cache()
         print(
             json.dumps({DONE: [lane, int(index)], "s": round(time.monotonic() - started, 3)}),
@@ -128,8 +134,8 @@ class Writer:
 class Crew:
     """Worker processes, each fed by a thread of this one."""
 
-    def __init__(self, writer: Writer, deadline: float, share: float, size_limit: int) -> None:
-        self.writer, self.deadline, self.share, self.size_limit = writer, deadline, share, size_limit
+    def __init__(self, writer: Writer, deadline: float, share: float, device: str) -> None:
+        self.writer, self.deadline, self.share, self.device = writer, deadline, share, device
         self.queues: dict[str, queue.SimpleQueue[int]] = {}
         for lane, points in lanes().items():
             self.queues[lane] = queue.SimpleQueue()
@@ -137,10 +143,11 @@ class Crew:
                 self.queues[lane].put(index)
         self.counts: dict[str, int] = dict.fromkeys(self.queues, 0)
         self.crashes: list[str] = []
+        self.logs: dict[int, Path] = {}
         self.lock = threading.Lock()
 
     def over(self) -> bool:
-        return time.monotonic() > self.deadline or self.writer.size() > self.size_limit
+        return time.monotonic() > self.deadline or self.writer.size() > SIZE_LIMIT_BYTES
 
     def next_point(self, order: list[str]) -> tuple[str, int] | None:
         for lane in order:
@@ -156,19 +163,26 @@ class Crew:
             if not self.give(process, *task):
                 with self.lock:
                     self.crashes.append(f"{task[0]} {task[1]}")
-                if time.monotonic() < self.deadline - 15:
-                    process = self.start()
-                else:
+                if time.monotonic() > self.deadline - 15 or len(self.crashes) > CRASH_LIMIT:
                     break
+                process = self.start()
         if process.poll() is None:
             process.kill()
         process.wait()
 
     def start(self) -> subprocess.Popen[str]:
-        command = [sys.executable, str(HERE), "--worker", str(self.share)]
-        return subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-        )
+        command = [sys.executable, str(HERE), "--worker", str(self.share), "--device", self.device]
+        log = tempfile.NamedTemporaryFile(prefix="workspaces-", suffix=".log", delete=False)  # noqa: SIM115
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=log, text=True)
+        self.logs[process.pid] = Path(log.name)
+        assert process.stdout is not None
+        watchdog = threading.Timer(START_TIMEOUT_S, process.kill)
+        watchdog.start()
+        while (line := process.stdout.readline()) and line.strip() != "ready":
+            pass  # importing torch and building the points takes seconds that no point should be charged for
+        watchdog.cancel()
+        return process
 
     def give(self, process: subprocess.Popen[str], lane: str, index: int) -> bool:
         """Runs one point in the worker; False when it died or was killed over it."""
@@ -193,9 +207,9 @@ class Crew:
             pass
         finally:
             watchdog.cancel()
-        self.writer.write(
-            json.dumps({"p": f"{lane} {index}", "failed": f"worker ended, code {process.poll()}"})
-        )
+        process.kill()
+        text = f"worker ended, code {process.wait()}: {self.logs[process.pid].read_text(errors='replace')[-400:]}"
+        self.writer.write(json.dumps({"p": f"{lane} {index}", "failed": text}))
         return False
 
 
@@ -234,7 +248,7 @@ def contexts(writer: Writer) -> None:
             writer.write(json.dumps({"context": order, "failed": done.stderr[-600:]}))
 
 
-def measure(out: Path, budget_s: float, workers: int, with_context: bool) -> None:
+def measure(out: Path, budget_s: float, workers: int, with_context: bool, device: str) -> None:
     started = time.monotonic()
     out.mkdir(parents=True, exist_ok=True)
     writer = Writer(out / "workspaces.jsonl.gz")
@@ -245,8 +259,8 @@ def measure(out: Path, budget_s: float, workers: int, with_context: bool) -> Non
         [sys.executable, str(HERE), "--environment"], capture_output=True, text=True, check=False
     )
     writer.write(about.stdout.strip() or json.dumps({"environment": None, "failed": about.stderr[-600:]}))
-    crew = Crew(writer, started + budget_s - 6, 0.92 / workers, 12 << 20)
-    lead = [["model", "conv", "ops"], ["ops", "conv"], ["conv", "ops"], ["ops", "conv"], ["conv", "ops"]]
+    crew = Crew(writer, started + budget_s - 6, 0.92 / workers, device)
+    lead = [["model", "conv", "ops"], ["ops", "conv"], ["conv", "ops"]]
     orders = [lead[i % len(lead)] for i in range(workers)]
     threads = [threading.Thread(target=crew.serve, args=(order,)) for order in orders]
     for thread in threads:
@@ -306,22 +320,25 @@ def main() -> None:
     )
     parser.add_argument("--out", type=Path, default=Path("out"))
     parser.add_argument("--budget-s", type=float, default=150.0)
-    parser.add_argument("--workers", type=int, default=max(1, min(12, (os.cpu_count() or 2) - 3)))
+    parser.add_argument("--workers", type=int, default=max(1, min(10, (os.cpu_count() or 2) - 3)))
     parser.add_argument("--no-context", action="store_true", help="skip the context measurements")
     parser.add_argument("--dry-run", action="store_true")
     parser.add_argument("--part", default="", help="with --dry-run: only points whose lane/label begins so")
     parser.add_argument("--every", type=int, default=200, help="with --dry-run: every so many convolutions")
+    parser.add_argument(
+        "--device", choices=("cuda", "meta"), default="cuda", help="meta tries the machinery without a GPU"
+    )
     parser.add_argument("--worker", type=float, default=None, help=argparse.SUPPRESS)
     parser.add_argument("--environment", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker is not None:
-        work(options.worker)
+        work(options.worker, options.device)
     elif options.environment:
         print(json.dumps(environment()))
     elif options.dry_run:
         dry_run(options.part, options.every)
     else:
-        measure(options.out, options.budget_s, options.workers, not options.no_context)
+        measure(options.out, options.budget_s, options.workers, not options.no_context, options.device)
 
 
 if __name__ == "__main__":

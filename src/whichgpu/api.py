@@ -10,7 +10,8 @@ from contextlib import ExitStack
 
 from whichgpu import advice, catalogue, tracing, workload
 from whichgpu.advice import FitReport, RankReport, TraceInfo
-from whichgpu.errors import DataDependentError, InputError, TraceError
+from whichgpu.capability import class_of
+from whichgpu.errors import DataDependentError, InputError
 from whichgpu.memory import MemoryModel
 from whichgpu.overheads import context_bytes
 from whichgpu.scaling import Scaling, scaling
@@ -24,8 +25,6 @@ Progress = Callable[[str], None]
 FAKE_BATCH_SIZES = (4, 8, 11)
 # Real tensors cost time and memory.
 REAL_BATCH_SIZES = (1, 2, 3)
-# One capability of each class of cards that PyTorch dispatches alike (attention kernels, dtypes).
-CAPABILITY_CLASSES = ("6.0", "7.0", "8.0", "8.6", "9.0")
 DEFAULT_CARD = "H200"  # whose rules hold under --memory-limit when no card is named
 
 
@@ -182,7 +181,7 @@ class Predictor:
 
     def _class_of(self, capability: tuple[int, int]) -> str:
         """The class whose traces hold for a capability: its own, or one traced already that dispatches alike."""
-        own = capability_class(capability)
+        own = class_of(capability)
         for traced, scaled in self._scalings.items():
             if own == traced or own in scaled.example.facts.get("same_for", ()):
                 return traced
@@ -212,17 +211,3 @@ class Predictor:
             return tracer.trace_at(batch_size, name, ahead=ahead)
 
         return scaling(trace_at, batch_sizes)
-
-
-def capability_class(capability: tuple[int, int]) -> str:
-    """The class of cards that PyTorch dispatches like this one."""
-    if capability < (7, 0):
-        return "6.0"
-    if capability < (8, 0):
-        return "7.0"
-    if capability == (8, 0):
-        return "8.0"
-    return "9.0" if capability[0] in (9, 10) else "8.6"
-
-
-__all__ = ["FitReport", "Predictor", "RankReport", "TraceError", "fit", "rank"]

@@ -91,6 +91,7 @@ def test_a_missing_library_names_the_extra(text: str, package: str, monkeypatch:
     """Without its library an adapter or zoo entry fails with the command that installs it."""
     for name in [name for name in sys.modules if name.startswith("whichgpu.zoo.")]:
         monkeypatch.delitem(sys.modules, name)
+        monkeypatch.delattr(name, raising=False)  # `from whichgpu.zoo import x` looks here first
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MissingExtraError) as caught:
         load(parse(text))

@@ -30,9 +30,12 @@ BERT = f"{LLAMA}&max_position_embeddings=32&seq=16"
 
 @pytest.fixture(autouse=True)
 def _defaults() -> Iterator[None]:
-    """Each test starts from PyTorch's TF32 defaults and one seed, and leaves the former behind."""
+    """Each test has one seed and one thread (tensors are small), and leaves switches as they were."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
     torch.manual_seed(0)
     yield
+    torch.set_num_threads(threads)
     set_tf32("fp32")
 
 

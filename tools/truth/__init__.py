@@ -1,12 +1,12 @@
 """The truth set: training steps measured on a real GPU, to hold the predictions against.
 
-`CASES` is the explicit table. Each row names a plain function `setup(device) -> step(batch_size)` in a file of
-this folder, two batch sizes, and for some a memory limit under which the exact largest batch is searched.
+`CASES` is the explicit table. Each row names a plain function `setup(device) -> step(batch_size)` in a file
+of this folder, two batch sizes, and for some a memory limit under which the exact largest batch is searched.
 The files of steps import nothing of ours, so that they run wherever PyTorch and the model libraries are.
 
-`held_out` was fixed before anything was measured: the first, fourth, seventh ... row of each family. No rule or
-constant of the predictor may be tuned on those rows. The reference family is all known from before, so none of
-it is held out.
+`held_out` was fixed before anything was measured: the first, fourth, seventh ... row of each family. No rule
+or constant of the predictor may be tuned on those rows. The reference family is all known from before, so
+none of it is held out.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Segmentation and detection: dense prediction heads, one stage, two stages, box matching and NMS in training."""
+"""Segmentation and detection: dense heads, one and two stages, box matching and NMS in training."""
 
 from __future__ import annotations
 

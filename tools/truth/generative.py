@@ -27,7 +27,7 @@ def _double(conv, norm, inputs, outputs):
 class _UNet(nn.Module):
     """The usual U-Net in two or three dimensions."""
 
-    def __init__(self, dims, inputs, classes, width, depth, transposed=True):
+    def __init__(self, dims, inputs, classes, width, depth, *, transposed=True):
         super().__init__()
         conv = nn.Conv2d if dims == 2 else nn.Conv3d
         norm = nn.BatchNorm2d if dims == 2 else nn.InstanceNorm3d
@@ -376,7 +376,7 @@ class _DiffusionUNet(nn.Module):
         return self.head(hidden)
 
 
-def _diffusion_step(device, model, optimizer, average, image_size, precision):
+def _diffusion_step(device, model, optimizer, average, image_size, *, precision):
     noise_level = torch.linspace(1e-4, 0.02, 1000, device=device)
     kept = torch.cumprod(1 - noise_level, dim=0)
 
@@ -403,7 +403,7 @@ def ddpm_unet_ema_fp32(device, *, image_size=64, width=128, multiples=(1, 2, 2))
     model = _DiffusionUNet(width, multiples).to(device)
     average = copy.deepcopy(model).requires_grad_(False)
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-4)
-    return _diffusion_step(device, model, optimizer, average, image_size, "fp32")
+    return _diffusion_step(device, model, optimizer, average, image_size, precision="fp32")
 
 
 def ddpm_unet_ema_bf16amp(device, *, image_size=64, width=192, multiples=(1, 2, 3)):
@@ -411,7 +411,7 @@ def ddpm_unet_ema_bf16amp(device, *, image_size=64, width=192, multiples=(1, 2, 
     model = _DiffusionUNet(width, multiples).to(device)
     average = copy.deepcopy(model).requires_grad_(False)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-    return _diffusion_step(device, model, optimizer, average, image_size, "bf16")
+    return _diffusion_step(device, model, optimizer, average, image_size, precision="bf16")
 
 
 class _DitBlock(nn.Module):
@@ -437,7 +437,7 @@ class _DitBlock(nn.Module):
 
 
 class _Dit(nn.Module):
-    def __init__(self, dim, heads, layers, size, patch=2, channels=4, classes=1000):
+    def __init__(self, dim, heads, layers, size, *, patch=2, channels=4, classes=1000):
         super().__init__()
         tokens = (size // patch) ** 2
         table = np.arange(tokens)[:, None] / 10000 ** (np.arange(dim // 2)[None] / (dim // 2))
@@ -461,7 +461,7 @@ class _Dit(nn.Module):
         return self.fold(grid)
 
 
-def _dit(device, dim, heads, layers, size, bf16, **adam):
+def _dit(device, dim, heads, layers, size, *, bf16, **adam):
     torch.manual_seed(0)
     model = _Dit(dim, heads, layers, size).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.0, **adam)

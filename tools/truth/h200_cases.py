@@ -18,7 +18,7 @@ def _context(device, bf16):
     return torch.autocast(device.type, dtype=torch.bfloat16) if bf16 else contextlib.nullcontext()
 
 
-def _classifier(device, model, optimizer, image_size, classes, bf16):
+def _classifier(device, model, optimizer, image_size, classes, *, bf16):
     def step(batch_size):
         images = torch.randn(batch_size, 3, image_size, image_size, device=device)
         labels = torch.randint(0, classes, (batch_size,), device=device)
@@ -106,7 +106,7 @@ def _timm_sgd(device, name, image_size, bf16):
     model = timm.create_model(name).to(device)
     model.train()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    return _classifier(device, model, optimizer, image_size, 1000, bf16)
+    return _classifier(device, model, optimizer, image_size, 1000, bf16=bf16)
 
 
 def resnet50_fp32(device, *, image_size=224):
@@ -126,7 +126,7 @@ def _timm_adamw(device, name, image_size, bf16):
     model = timm.create_model(name).to(device)
     model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    return _classifier(device, model, optimizer, image_size, 1000, bf16)
+    return _classifier(device, model, optimizer, image_size, 1000, bf16=bf16)
 
 
 def vit_b_fp32(device):

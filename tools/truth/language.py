@@ -1,4 +1,4 @@
-"""Transformers on text: encoders, decoders, encoder-decoders, grouped queries, experts, long sequences, odd masks."""
+"""Transformers on text: encoders, decoders, both, grouped queries, experts, long sequences, odd masks."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def bert_masked_positions_bf16amp(device, *, seq=128, layers=12):
     return step
 
 
-def _llama(layers, hidden, heads, kv_heads, seq, vocab=32000):
+def _llama(layers, hidden, heads, kv_heads, seq, *, vocab=32000):
     return LlamaConfig(
         vocab_size=vocab,
         hidden_size=hidden,

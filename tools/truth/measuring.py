@@ -15,11 +15,12 @@ import time
 from typing import Any
 
 import torch
-
 from truth import Case
 
 STEPS = 3
 TIMED_STEPS = 5
+# operators that only take memory: what they take belongs to the operator that calls them
+FACTORIES = ("aten::empty", "aten::resize_", "aten::new_empty", "aten::zeros", "aten::new_zeros")
 # one letter for each kind of event kept; the allocator's other entries repeat what these say
 EVENT_LETTERS = {"alloc": "a", "free_completed": "f", "segment_alloc": "S", "segment_free": "R", "oom": "o"}
 STATISTICS = {
@@ -46,7 +47,7 @@ def _synchronize(device: torch.device) -> None:
 
 
 def _outside_allocator_bytes() -> int:
-    """Device memory in use beyond PyTorch's own; this process's context only while nothing else runs there."""
+    """Device memory in use beyond PyTorch's own; the context, while nothing else runs there."""
     free, total = torch.cuda.mem_get_info()
     return total - free - torch.cuda.memory_reserved()
 
@@ -68,9 +69,9 @@ def _history(device: torch.device) -> list[dict[str, Any]]:
 def _encode(trace: list[dict[str, Any]], boundaries: list[int]) -> dict[str, Any]:
     """The history as a string of letters and a list of numbers.
 
-    alloc: bytes asked for. free: how many allocations ago its block was allocated (0: the latest). segment alloc
-    and oom: bytes. segment free: how many segments ago it was made. `boundaries` count events: the first is
-    the end of setup, then the end of each step.
+    alloc: bytes asked for. free: how many allocations ago its block was allocated (0: the latest). segment
+    alloc and oom: bytes. segment free: how many segments ago it was made. `boundaries` count events: the first
+    is the end of setup, then the end of each step.
     """
     letters: list[str] = []
     numbers: list[int] = []
@@ -219,9 +220,9 @@ def operators(
 ) -> tuple[dict[str, Any], bytes | None]:
     """Which operator took and gave back how many bytes in the second step, in order.
 
-    Packed: `kinds` is a table of distinct (operator, enclosing operators, inputs, byte changes); `order` is the
-    step as indices into it. Byte changes outside every operator stand under an empty name: the autograd engine
-    dropping what it had saved, or Python dropping a tensor.
+    Packed: `kinds` is a table of distinct (operator, enclosing operators, inputs, byte changes); `order` is
+    the step as indices into it. Byte changes outside every operator stand under an empty name: the autograd
+    engine dropping what it had saved, or Python dropping a tensor.
     """
     step = case.setup(tiny=tiny)(device)
     step(batch_size)
@@ -238,22 +239,21 @@ def operators(
 
 
 def _by_operator(roots: Any, device_type: str) -> tuple[list[dict[str, Any]], list[int]]:
-    changes: list[tuple[int, int, Any]] = []  # time, bytes, the operator around it
-    waiting = [(root, None, ()) for root in roots]
+    changes: list[tuple[int, int, Any]] = []  # time, bytes, number of the operator around it
     parents: dict[int, tuple[Any, tuple[str, ...]]] = {}
+    waiting: list[tuple[Any, int | None]] = [(root, None) for root in roots]
     while waiting:
-        node, operator, path = waiting.pop()
-        if type(node.typed[1]).__name__.endswith("_Allocation"):
+        node, number = waiting.pop()
+        kind = type(node.typed[1]).__name__
+        if kind.endswith("_Allocation"):
             if str(node.extra_fields.device).startswith(device_type):
-                key = None if operator is None else operator.id
-                if operator is not None:
-                    parents[key] = (operator, path)
-                changes.append((node.start_time_ns, node.extra_fields.alloc_size, key))
+                changes.append((node.start_time_ns, node.extra_fields.alloc_size, number))
             continue
-        if type(node.typed[1]).__name__.endswith("_TorchOp"):
-            path = path if operator is None else (*path, operator.name)
-            operator = node
-        waiting += [(child, operator, path) for child in node.children]
+        if kind.endswith("_TorchOp") and not (number is not None and node.name.startswith(FACTORIES)):
+            outer = () if number is None else (*parents[number][1], parents[number][0].name)
+            number = len(parents)
+            parents[number] = (node, outer)
+        waiting += [(child, number) for child in node.children]
     changes.sort(key=lambda change: change[0])
     return _kinds_and_order(changes, parents)
 
@@ -273,6 +273,7 @@ def _kinds_and_order(changes: Any, parents: Any) -> tuple[list[dict[str, Any]], 
     described: dict[Any, dict[str, Any]] = {
         key: {"op": operator.name, "in": list(path), "inputs": _inputs(operator.extra_fields.inputs)}
         for key, (operator, path) in parents.items()
+        if key in groups
     }
     for key, sizes in groups.items():
         kind = {**described.get(key, {"op": ""}), "bytes": sizes}
@@ -295,7 +296,7 @@ def _inputs(values: Any) -> list[Any]:
         elif isinstance(value, (list, tuple)):
             described.append({"list": _inputs(value)})
         elif value is None or isinstance(value, (bool, int, float, str)):
-            described.append(value if value == value else "nan")
+            described.append(value)
         else:
             described.append(str(value))
     return described

@@ -1,4 +1,4 @@
-"""Recommendation models with large embeddings and graph networks written with index_add, scatter and gather."""
+"""Recommendation models with large embeddings and graph networks on index_add, scatter and gather."""
 
 from __future__ import annotations
 

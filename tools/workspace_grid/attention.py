@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+import torch
 from workspace_grid.points import BF16, F16, F32, Make, Point
 
 F = torch.nn.functional

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import timm
-import torch
 import torchvision
 from nets import UNet
 from torch.utils._python_dispatch import TorchDispatchMode
+
+import torch
 
 TIMM = {
     "resnet50": 224, "resnet18": 224, "nasnetalarge": 331, "convnext_tiny": 224, "efficientnet_b0": 224,

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-
 from workspace_grid.recorder import Recorder
 
 F = torch.nn.functional

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
-
 from workspace_grid.points import BF16, F16, Point
 
 nn, F = torch.nn, torch.nn.functional
@@ -198,5 +197,11 @@ def points() -> list[Point]:
             (f"mixtral/{batch}", language("mixtral", batch, 128), MODES[1:4:2]),
             (f"encoder/{batch}", encoder(batch), MODES[:2]),
         ]
-    made: Iterator[Point] = (point(label, step, mode) for label, step, modes in steps for mode in modes)
-    return list(made)
+    half = len(steps) // 2  # the first batch size in every mode first, the modes in turn
+    return [
+        point(label, step, modes[i])
+        for part in (steps[:half], steps[half:])
+        for i in range(len(MODES))
+        for label, step, modes in part
+        if i < len(modes)
+    ]

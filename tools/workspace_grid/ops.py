@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-
 from workspace_grid.points import ATEN, BF16, BOOL, DTYPES, F16, F32, I32, I64, Make, Point
 
 Build = Callable[[Make], Callable[[], Any]]

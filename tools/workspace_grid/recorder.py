@@ -15,11 +15,13 @@ A row is one operator:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+
+import torch
 
 START, STEP = 900_001, 2  # marker sizes: odd and below 1 MiB, so they live in the small pool
 Row = dict[str, Any]
@@ -39,7 +41,7 @@ def describe(value: Any) -> Any:
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, float):
-        return value if value == value and abs(value) != float("inf") else str(value)
+        return value if math.isfinite(value) else str(value)
     if isinstance(value, torch.dtype):
         return dtype_name(value)
     return str(value)
@@ -104,8 +106,8 @@ class Recorder(TorchDispatchMode):
         """The operators that ran, each with its events; closes the recording."""
         slices = self._slices() if self.on_gpu else {}
         rows = []
-        for row, outputs in self.ops:
-            row = dict(row)
+        for recorded, outputs in self.ops:
+            row = dict(recorded)
             begin, _ = row.pop("m")
             events, holders = _encode(slices.get(begin, []))
             row["e"] = events if begin in slices or not self.on_gpu else None

@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from whichgpu.capability import parse
+
 aten = torch.ops.aten
 Tensor = torch.Tensor
 _HALF = (torch.float16, torch.bfloat16)
@@ -117,8 +119,11 @@ def _gemm_alignment(dtype: torch.dtype, sm: tuple[int, int]) -> int:
     return alignment
 
 
-def make(capability: tuple[int, int]) -> Any:
-    """The composite kernel of `scaled_dot_product_attention` as CUDA has it."""
+def make(capability: tuple[int, int], same_for: set[str]) -> Any:
+    """The composite kernel of `scaled_dot_product_attention` as CUDA has it.
+
+    Classes of cards on which another kernel would have been taken are removed from `same_for`.
+    """
 
     def attention(
         query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
@@ -126,7 +131,9 @@ def make(capability: tuple[int, int]) -> Any:
     ) -> Tensor:
         backend = "math"
         if query.is_cuda:
-            backend = choose(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa, capability)
+            asked = (query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
+            backend = choose(*asked, capability)
+            same_for -= {name for name in same_for if choose(*asked, parse(name)) != backend}
         mask = _additive(attn_mask, query.dtype) if attn_mask is not None else None
         if backend == "math":
             return aten._scaled_dot_product_attention_math(

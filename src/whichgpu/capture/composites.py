@@ -29,7 +29,7 @@ class Overrides:
     def __enter__(self) -> Overrides:
         self.library = torch.library.Library("aten", "IMPL")
         composite = {
-            "scaled_dot_product_attention": attention.make(self.target.capability),
+            "scaled_dot_product_attention": attention.make(self.target.capability, self.recorder.same_for),
             "dropout": _dropout,
             "softmax.int": _softmax(aten._softmax.default),
             "log_softmax.int": _softmax(aten._log_softmax.default),

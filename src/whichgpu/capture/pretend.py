@@ -230,11 +230,14 @@ class Pretence:
             "is_available": lambda: True, "device_count": lambda: 1, "current_device": lambda: 0,
             "set_device": nothing, "synchronize": nothing, "empty_cache": nothing, "ipc_collect": nothing,
             "_exchange_device": lambda _: 0, "_maybe_exchange_device": lambda _: 0, "_is_in_bad_fork": lambda: False,
-            "get_device_properties": lambda *_: properties, "get_device_name": lambda *_: self.target.name,
-            "get_device_capability": lambda *_: self.target.capability,
-            "get_arch_list": lambda: [f"sm_{self.target.capability[0]}{self.target.capability[1]}"],
-            "is_bf16_supported": lambda including_emulation=True: including_emulation or self.target.capability >= (8, 0),
-            "is_tf32_supported": lambda: self.target.capability >= (8, 0),
+            "get_device_properties": lambda *_: self._asked(properties),
+            "get_device_name": lambda *_: self._asked(self.target.name),
+            "get_device_capability": lambda *_: self._asked(self.target.capability),
+            "get_arch_list": lambda: self._asked([f"sm_{self.target.capability[0]}{self.target.capability[1]}"]),
+            "is_bf16_supported": lambda including_emulation=True: (
+                including_emulation or self._asked(self.target.capability >= (8, 0))
+            ),
+            "is_tf32_supported": lambda: self._asked(self.target.capability >= (8, 0)),
             "manual_seed": nothing, "manual_seed_all": nothing, "seed": nothing, "seed_all": nothing,
             "initial_seed": zero, "get_rng_state": lambda *_: torch.zeros(16, dtype=torch.uint8),
             "get_rng_state_all": lambda: [torch.zeros(16, dtype=torch.uint8)],
@@ -265,6 +268,11 @@ class Pretence:
         }.items():
             if hasattr(accelerator, name):
                 self.set(accelerator, name, value)
+
+    def _asked(self, answer: Any) -> Any:
+        """An answer that differs between cards: what the step makes of it holds for the target's class alone."""
+        self.recorder.same_for.clear()
+        return answer
 
     # ---- autocast -----------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from whichgpu import trace
+from whichgpu.capability import CLASSES
 from whichgpu.capture import hollow, known
 from whichgpu.errors import DataDependentError
 
@@ -94,6 +95,7 @@ class Recorder(TorchDispatchMode):
         self.force: str | None = None  # "gpu" or "host" while a tensor is being copied there
         self.module_stack: list[int] = []
         self.modules: dict[int, Any] = {}
+        self.same_for = set(CLASSES)  # classes of cards for which this trace holds as well
         self.notes: list[str] = []
         self.dtypes: set[str] = set()
         self.events: list[tuple[int, int]] = []

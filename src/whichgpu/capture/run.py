@@ -152,7 +152,7 @@ def _finish(
     )
     return trace.Trace(
         workload=name, batch_size=batch_size, capability="{}.{}".format(*target.capability), kind=recorder.kind,
-        torch_version=torch.__version__, steps=steps, names=tuple(table.names), ops=ops, storages=storages,
+        torch_version=str(torch.__version__), steps=steps, names=tuple(table.names), ops=ops, storages=storages,
         events=tuple((int(kind), argument) for kind, argument in events), notes=tuple(recorder.notes),
         facts=_facts(recorder, pretence, ops), seconds=time.perf_counter() - started,
     )
@@ -163,7 +163,7 @@ def _facts(recorder: Recorder, pretence: Pretence, ops: tuple[trace.Op, ...]) ->
     matmul = torch.backends.cuda.matmul.allow_tf32
     return {
         "backward_calls": pretence.backward_calls, "optimizer_steps": pretence.optimizer_steps,
-        "compiled": pretence.compiled, "dtypes": sorted(dtypes),
+        "compiled": pretence.compiled, "same_for": sorted(recorder.same_for), "dtypes": sorted(dtypes),
         "tf32_matmul": bool(matmul), "tf32_convolution": bool(torch.backends.cudnn.allow_tf32),
         "cudnn_benchmark": bool(torch.backends.cudnn.benchmark),
     }

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from whichgpu.capability import parse
+
 
 class Target(NamedTuple):
     """A capability class and what user code may ask of such a card."""
@@ -16,5 +18,4 @@ class Target(NamedTuple):
     @classmethod
     def parse(cls, capability: str) -> Target:
         """From "9.0"."""
-        major, minor = capability.split(".")
-        return cls((int(major), int(minor)))
+        return cls(parse(capability))

@@ -175,10 +175,12 @@ class Plan:
         if getattr(model, "loss_type", "") is None:
             model.loss_type = "ForCausalLM"  # what transformers falls back to, with a warning
         if self.settings.checkpoint:
+            # Renamed within transformers 5; the old name warns in newer versions.
+            enable = getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)
             try:
-                model.gradient_checkpointing_enable({"use_reentrant": False})
+                enable({"use_reentrant": False})
             except ValueError as error:
-                raise WorkloadError(f"{self.where}: {first_line(error)} Leave checkpoint out") from error
+                raise WorkloadError(f"{self.where}: {first_line(error)}; leave checkpoint out") from error
         return model
 
     def _check_sequence(self, asked: int) -> int:
