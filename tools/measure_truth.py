@@ -8,9 +8,9 @@ A parent that has imported PyTorch and the model libraries, and never touches CU
 attempt (or starts a new Python where forking does not work). Figures of PyTorch's own allocator belong to a
 process, so several children share the GPU; step times and the context's size are measured with `--alone`.
 
-Writes, line by line, so that a kill loses nothing: truth.jsonl (peaks), events.jsonl.xz (allocator
-histories), ops.jsonl.xz (bytes by operator), max_batch.jsonl and attempts.jsonl (largest batch under a
-limit), and environment.json. Needs a POSIX system.
+Writes, line by line, so that a kill loses nothing: truth.jsonl or alone.jsonl (peaks), events.jsonl.xz
+(allocator histories), ops.jsonl.xz (bytes by operator), max_batch.jsonl and attempts.jsonl (largest batch
+under a limit), and environment.json. Needs a POSIX system.
 """
 
 # ruff: noqa: PLC0415 - the parent must choose what it imports before a fork
@@ -122,6 +122,7 @@ def _work(job: Job) -> dict[str, Any]:
     if job.kind == "probe":
         return {"row": _probe(job.device), "blob": None}
     import torch
+
     import truth
     from truth import measuring
 
@@ -408,10 +409,12 @@ def _environment(probe: dict[str, Any], arguments: argparse.Namespace, fork: boo
 
 def _plan(cases: list[Any], arguments: argparse.Namespace) -> list[tuple[Job, Any]]:
     """The attempts by value: reference, small batches, large batches, operators; compiled last."""
+    earlier = _read_rows(arguments.skip_done)
+    searched = {row["name"] for row in earlier if row.get("exact")}
     done = {
         (row["kind_of"], row["name"], row["batch_size"])
-        for row in _read_rows(arguments.skip_done)
-        if row["kind"] == "ok"
+        for row in earlier
+        if "kind_of" in row and row["kind"] == "ok"
     }
 
     def job(kind: str, case: Any, batch: int) -> Job:
@@ -434,7 +437,7 @@ def _plan(cases: list[Any], arguments: argparse.Namespace) -> list[tuple[Job, An
         return [
             (_limited(case, arguments, job("attempt", case, 0), batches(case)), "search")
             for case in cases
-            if case.limit_gib is not None
+            if case.limit_gib is not None and case.name not in searched
         ]
     eager = [case for case in cases if not case.compiled]
     first = [case for case in eager if case.family == "reference"]
@@ -514,7 +517,8 @@ class Session:
             row["stored"] = self.output.packed(
                 "ops.jsonl.xz" if job.kind == "ops" else "events.jsonl.xz", blob
             )
-        self.output.row("attempts.jsonl" if job.kind == "attempt" else "truth.jsonl", row)
+        file = "attempts.jsonl" if job.kind == "attempt" else "alone.jsonl" if job.alone else "truth.jsonl"
+        self.output.row(file, row)
         self._say(row, answer)
         if child.search is not None:
             self._go_on(child, answer)
@@ -559,7 +563,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--max-batch", action="store_true", help="the largest batch under each case's limit")
     parser.add_argument("--truth", help="truth.jsonl with peaks for the first guess of --max-batch")
-    parser.add_argument("--skip-done", help="truth.jsonl of an earlier run: what is ok there is left out")
+    parser.add_argument(
+        "--skip-done", help="truth.jsonl or max_batch.jsonl of an earlier run: what is done is left out"
+    )
     parser.add_argument("--skip-compiled", action="store_true", help="leave the torch.compile cases out")
     parser.add_argument(
         "--fresh", action="store_true", help="a new Python for each attempt instead of a fork"
@@ -611,8 +617,9 @@ def main() -> None:
     _import_all({case.name for case in cases})
     with tempfile.TemporaryDirectory() as temporary:
         probe, fork = _probe_in_child(arguments, Path(temporary))
+        mode = "_max_batch" if arguments.max_batch else "_alone" if arguments.alone else ""
         environment = _environment(probe, arguments, fork)
-        (arguments.out / "environment.json").write_text(json.dumps(environment, indent=1) + "\n")
+        (arguments.out / f"environment{mode}.json").write_text(json.dumps(environment, indent=1) + "\n")
         print(json.dumps(environment), flush=True)
         sizes = {case.name: ((2, 3) if arguments.tiny else case.batch_sizes) for case in cases}
         session = Session(

@@ -1,1 +1,50 @@
-"""whichgpu: which GPU can train this model, how big a batch fits, and what does it cost?"""
+"""whichgpu: which GPU can train this model, how big a batch fits, and what does it cost?
+
+    import whichgpu
+
+    report = whichgpu.fit("bert-base", gpus=["RTX 4090"])
+    print(report.gpus[0].max_batch_size)
+
+The names in `__all__` are public and keep their meaning; everything else may change. They are loaded when
+they are first used, so that importing the package loads next to nothing, and PyTorch is never loaded at all:
+tracing happens in a process of its own.
+"""
+
+import importlib as _importlib
+import typing as _typing
+
+if _typing.TYPE_CHECKING:
+    from whichgpu.advice import FitReport, RankReport
+    from whichgpu.api import fit, rank
+    from whichgpu.errors import WhichGpuError
+    from whichgpu.workload import workload as describe
+
+    __version__: str
+
+__all__ = ["FitReport", "RankReport", "WhichGpuError", "describe", "fit", "rank"]
+
+_HOMES = {
+    "FitReport": ("whichgpu.advice", "FitReport"),
+    "RankReport": ("whichgpu.advice", "RankReport"),
+    "WhichGpuError": ("whichgpu.errors", "WhichGpuError"),
+    # the decorator cannot go by its own name here, which is that of its module
+    "describe": ("whichgpu.workload", "workload"),
+    "fit": ("whichgpu.api", "fit"),
+    "rank": ("whichgpu.api", "rank"),
+}
+
+
+def __getattr__(name: str) -> _typing.Any:
+    if name == "__version__":
+        from importlib.metadata import version  # noqa: PLC0415  (slow, and seldom asked for)
+
+        return version("whichgpu")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'whichgpu' has no attribute {name!r}")
+    module, attribute = _HOMES[name]
+    found = globals()[name] = getattr(_importlib.import_module(module), attribute)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, "__version__"})

@@ -113,27 +113,26 @@ _BREAKDOWN = {
 }
 
 
-def limit_row(model: MemoryModel, trace: Trace, batch_size: int, limit_bytes: int) -> FitRow:
+def limit_row(model: MemoryModel, batch_size: int, limit_bytes: int) -> FitRow:
     """The row named "limit": PyTorch's allocator limited to exactly so many bytes."""
-    return _row("limit", limit_bytes, limit_bytes, 0, model, trace, batch_size, ())
+    return _row("limit", limit_bytes, limit_bytes, 0, model, batch_size, ())
 
 
 def fit_row(
-    card: Gpu, model: MemoryModel, trace: Trace, batch_size: int, context_bytes: int, problems: Sequence[str]
+    card: Gpu, model: MemoryModel, batch_size: int, context_bytes: int, problems: Sequence[str]
 ) -> FitRow:
     """One card's row; `problems` says why the card cannot run the step at all, empty when it can."""
     room = max(card.memory_bytes - context_bytes, 0)
-    return _row(card.name, card.memory_bytes, room, context_bytes, model, trace, batch_size, problems)
+    return _row(card.name, card.memory_bytes, room, context_bytes, model, batch_size, problems)
 
 
 def _row(
-    name: str, memory_bytes: int, room_bytes: int, context_bytes: int, model: MemoryModel, trace: Trace,
+    name: str, memory_bytes: int, room_bytes: int, context_bytes: int, model: MemoryModel,
     batch_size: int, problems: Sequence[str],
 ) -> FitRow:
     result = model.replay(batch_size, room_bytes)
     largest_batch = model.largest_batch(room_bytes)
-    peak = model.peak(batch_size)
-    op = trace.ops[peak.op] if peak.op is not None else None
+    peak = model.peak(batch_size, room_bytes if result.fits else None)
     return FitRow(
         gpu=name, memory_bytes=memory_bytes, fits=result.fits,
         peak_reserved_bytes=result.peak_reserved_bytes if result.fits else None,
@@ -141,7 +140,7 @@ def _row(
         context_bytes=context_bytes, max_batch_size=largest_batch,
         max_batch_size_pow2=model.largest_power_of_two(largest_batch),
         breakdown=Breakdown(**{field: peak.held_bytes[held] for field, held in _BREAKDOWN.items()}),
-        peak_phase=op.phase if op else "", peak_op=op.name if op else "",
+        peak_phase=peak.phase, peak_op=peak.op_name,
         supported=not problems, notes=tuple(problems),
     )
 
@@ -175,6 +174,8 @@ def ranked(
 ) -> tuple[RankRow, ...]:
     """Rows in the order of recommendation: cards that train all first, within a tier the cheapest to buy first.
 
+    A card that the software cannot use comes after all that it can: its memory is of no help.
+
     Tiers follow the article of 2020: all workloads, some of them (small batches), or a poor fit (fewer than half).
     """
     rows = [_rank_row(card, answers, *prices[card.id]) for card in cards]
@@ -182,7 +183,7 @@ def ranked(
 
     def key(row: RankRow) -> tuple[object, ...]:
         cost = row.buy.usd if row.buy is not None else float("inf")
-        return (order[row.tier], not row.supported, -row.trains if row.tier != "all" else 0, cost, row.gpu)
+        return (not row.supported, order[row.tier], -row.trains if row.tier != "all" else 0, cost, row.gpu)
 
     return tuple(sorted(rows, key=key))
 

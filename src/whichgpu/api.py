@@ -21,8 +21,9 @@ from whichgpu.trace_cache import cache_directory
 
 Progress = Callable[[str], None]
 
-# Hollow tensors cost nothing, so batch sizes far from odd special cases; a prime one for the check.
-FAKE_BATCH_SIZES = (4, 8, 11)
+# Hollow tensors cost nothing, so batch sizes far from odd special cases; for the check a prime one that is far off,
+# or padding to a multiple of 16 would pass for memory that does not grow.
+FAKE_BATCH_SIZES = (4, 8, 67)
 # Real tensors cost time and memory.
 REAL_BATCH_SIZES = (1, 2, 3)
 DEFAULT_CARD = "H200"  # whose rules hold under --memory-limit when no card is named
@@ -57,7 +58,7 @@ def fit(
         size = batch_size if batch_size is not None else predictor.default_batch_size()
         rows = []
         if memory_limit_bytes is not None:
-            rows.append(advice.limit_row(model, predictor.trace(limit_card.capability), size, memory_limit_bytes))
+            rows.append(advice.limit_row(model, size, memory_limit_bytes))
         build = installed_torch()
         for number, card in enumerate(chosen):
             if on_progress is not None:
@@ -65,7 +66,7 @@ def fit(
             trace = predictor.trace(card.capability)
             rows.append(
                 advice.fit_row(
-                    card, predictor.model(card.capability), trace, size, context_bytes(card.capability),
+                    card, predictor.model(card.capability), size, context_bytes(card.capability),
                     catalogue.supports(card, build.version, build.cuda, advice.dtypes_used(trace)),
                 )
             )

@@ -40,7 +40,9 @@ class Program(msgspec.Struct, frozen=True):
 class Peak(msgspec.Struct, frozen=True, kw_only=True):
     """The moment of the allocated peak."""
 
-    op: int | None  # index into the trace's operators
+    op: int | None  # index into the operators of the trace at that batch size; None when nothing was allocated
+    op_name: str
+    phase: str
     held_bytes: dict[str, int]  # by category; adds up to the allocated peak
 
 
@@ -59,127 +61,117 @@ class MemoryModel:
         self._at = at
         self._capability = capability
         self._config = config
-        self._skeletons: dict[int, _Skeleton] = {}
+        self._skeleton: _Skeleton | None = None
         self._unlimited: dict[int, Replay] = {}
-        self._fits_from: dict[int, int] = {}  # batch size -> smallest limit known to suffice
-        self._fails_to: dict[int, int] = {}  # batch size -> largest limit known not to suffice
+        # By batch size and limit, exactly: more memory does not always help. With less, the allocator gives its
+        # cache back earlier, and what it then reserves may happen to fit better.
+        self._limited: dict[tuple[int, int], Replay] = {}
+        self._peaks: dict[int, Peak] = {}
         self.program = lru_cache(maxsize=64)(self._program)
 
     # ---- one batch size -----------------------------------------------------------------------------
 
     def _program(self, batch_size: int) -> Program:
         source = self._at(batch_size)
-        skeleton = self._skeletons.get(id(source))
-        if skeleton is None:
-            skeleton = self._skeletons[id(source)] = _Skeleton(source)
-        return skeleton.program(batch_size, self._capability)
+        if self._skeleton is None or self._skeleton.source is not source:
+            self._skeleton = _Skeleton(source)
+        return self._skeleton.program(batch_size, self._capability)
 
     def replay(self, batch_size: int, limit_bytes: int | None = None) -> Replay:
         """The step at a batch size on an allocator that may reserve `limit_bytes` (None: as much as it wants)."""
         whole = self._unlimited.get(batch_size)
-        if whole is None:
-            program = self.program(batch_size)
-            whole = self._unlimited[batch_size] = replay(program.instructions, program.sizes, None, self._config)
-        if limit_bytes is None or whole.peak_reserved_bytes <= limit_bytes:
+        if whole is not None and (limit_bytes is None or whole.peak_reserved_bytes <= limit_bytes):
             return whole
-        program = self.program(batch_size)
-        result = replay(program.instructions, program.sizes, limit_bytes, self._config)
-        self._learn(batch_size, limit_bytes, result)
+        if limit_bytes is None:
+            return self._whole(batch_size)
+        result = self._limited.get((batch_size, limit_bytes))
+        if result is None:
+            program = self.program(batch_size)
+            result = replay(program.instructions, program.sizes, limit_bytes, self._config)
+            if result.fits and not result.released_cache:
+                # the limit was never met, so this is what happens without one
+                return self._unlimited.setdefault(batch_size, result)
+            self._limited[batch_size, limit_bytes] = result
         return result
 
-    def _learn(self, batch_size: int, limit_bytes: int, result: Replay) -> None:
-        if result.fits:
-            known = self._fits_from.get(batch_size, limit_bytes)
-            self._fits_from[batch_size] = min(known, limit_bytes)
-        else:
-            self._fails_to[batch_size] = max(self._fails_to.get(batch_size, 0), limit_bytes)
+    def _whole(self, batch_size: int) -> Replay:
+        program = self.program(batch_size)
+        result = self._unlimited[batch_size] = replay(program.instructions, program.sizes, None, self._config)
+        return result
 
     def fits(self, batch_size: int, limit_bytes: int) -> bool:
         """Whether the step runs at a batch size under a limit."""
-        if limit_bytes >= self._fits_from.get(batch_size, 1 << 62):
-            return True
-        if limit_bytes <= self._fails_to.get(batch_size, -1):
-            return False
-        whole = self.replay(batch_size)
-        if limit_bytes >= whole.peak_reserved_bytes:
-            return True
-        if limit_bytes < whole.peak_requested_bytes:
+        whole = self._unlimited.get(batch_size)
+        if whole is not None and limit_bytes < whole.peak_requested_bytes:
             return False
         return self.replay(batch_size, limit_bytes).fits
 
-    def peak(self, batch_size: int) -> Peak:
-        """What is held at the allocated peak, when memory is not limited."""
-        whole = self.replay(batch_size)
-        if whole.peak_at is None:
-            return Peak(op=None, held_bytes=dict.fromkeys(HELD, 0))
-        program = self.program(batch_size)
-        source = self._at(batch_size)
-        allocator = CachingAllocator(config=self._config)
-        blocks = {}
-        for instruction in program.instructions[: whole.peak_at + 1]:
-            if instruction > 0:
-                size = program.sizes[instruction - 1]
-                if size:
-                    blocks[instruction - 1] = allocator.malloc(size)
-            elif (block := blocks.pop(-instruction - 1, None)) is not None:
-                allocator.free(block)
+    def peak(self, batch_size: int, limit_bytes: int | None = None) -> Peak:
+        """What is held at the allocated peak under a limit (None: as much memory as it wants).
+
+        Where the step does not fit, this is the largest sum before memory ran out.
+        """
+        result = self.replay(batch_size, limit_bytes)
+        if result is not self.replay(batch_size):
+            return self._peak(batch_size, limit_bytes, result)
+        if batch_size not in self._peaks:
+            self._peaks[batch_size] = self._peak(batch_size, None, result)
+        return self._peaks[batch_size]
+
+    def _peak(self, batch_size: int, limit_bytes: int | None, result: Replay) -> Peak:
         held = dict.fromkeys(HELD, 0)
-        for slot, block in blocks.items():
-            category = source.low.storages[slot].category if slot < program.storages else "workspace"
-            held[category] += block.size
-        place = bisect_right(program.op_at, whole.peak_at) - 1
-        return Peak(op=program.op_index[place] if place >= 0 else None, held_bytes=held)
+        if result.peak_at is None:
+            return Peak(op=None, op_name="", phase="", held_bytes=held)
+        program = self.program(batch_size)
+        trace = self._at(batch_size).low
+        for slot, block_bytes in _blocks_at(program, result.peak_at, limit_bytes, self._config):
+            category = trace.storages[slot].category if slot < program.storages else "workspace"
+            held[category] += block_bytes
+        place = bisect_right(program.op_at, result.peak_at) - 1
+        op = program.op_index[place] if place >= 0 else None
+        return Peak(
+            op=op, op_name=trace.ops[op].name if op is not None else "",
+            phase=trace.ops[op].phase if op is not None else "", held_bytes=held,
+        )
 
     # ---- the largest batch ----------------------------------------------------------------------------
 
     def largest_batch(self, limit_bytes: int) -> int:
         """The largest batch size that fits under a limit: it fits and the next one does not; 0 when 1 does not."""
-        guess = self._guess(limit_bytes)
-        if self.fits(guess, limit_bytes):
-            low, high = guess, None
-        else:
-            low, high = 0, guess
-        step = max(guess // 64, 1)
-        while high is None:
-            if low >= MAX_BATCH_SIZE:
-                return MAX_BATCH_SIZE
-            probe = min(low + step, MAX_BATCH_SIZE)
+        low, high = 0, MAX_BATCH_SIZE + 1  # low fits, high does not
+        probe = self._guess(limit_bytes)
+        step = max(probe >> 8, 1)
+        while True:
             if self.fits(probe, limit_bytes):
                 low = probe
             else:
                 high = probe
-            step *= 2
-        while low == 0 and high > 1:
-            probe = max(high - step, 1)
-            if self.fits(probe, limit_bytes):
-                low = probe
+            if high - low <= 1:
+                break
+            if low and high <= MAX_BATCH_SIZE and 2 * step > high - low:
+                probe = (low + high) // 2
             else:
-                high = probe
-            step *= 2
-        while high - low > 1:
-            middle = (low + high) // 2
-            if self.fits(middle, limit_bytes):
-                low = middle
-            else:
-                high = middle
+                probe = min(low + step, high - 1) if low else max(high - step, 1)
+                step *= 2
         return low
 
     def _guess(self, limit_bytes: int) -> int:
-        """Where the straight line through two known peaks meets the limit."""
-        known = sorted(self._unlimited)
-        if len(known) < 2:
-            for batch_size in self._first_two():
-                self.replay(batch_size)
-            known = sorted(self._unlimited)
-        peaks = [(n, self._unlimited[n].peak_reserved_bytes) for n in known]
-        below = [pair for pair in peaks if pair[1] <= limit_bytes]
-        pair = (below[-1], peaks[peaks.index(below[-1]) + 1]) if below and below[-1] != peaks[-1] else (
-            (peaks[-2], peaks[-1]) if below else (peaks[0], peaks[1])
-        )
-        (n, one), (m, other) = pair
-        if other <= one:
-            return min(2 * m, MAX_BATCH_SIZE)
-        return int(min(max(n + (limit_bytes - one) * (m - n) // (other - one), 1), MAX_BATCH_SIZE))
+        """Where the straight line through two peaks meets the limit, tried twice.
+
+        It depends on nothing but the limit, so that the same question always has the same answer: memory is not
+        quite monotone in the batch size, and a search from elsewhere might end elsewhere.
+        """
+        before, last = self._first_two()
+        for _ in range(2):
+            one, other = (self.replay(n).peak_reserved_bytes for n in (before, last))
+            if other <= one:
+                return min(2 * last, MAX_BATCH_SIZE)
+            met = before + (limit_bytes - one) * (last - before) // (other - one)
+            met = min(max(met, 1), MAX_BATCH_SIZE)
+            if met in (before, last):
+                return met
+            before, last = sorted((last, met))
+        return met
 
     def _first_two(self) -> tuple[int, int]:
         source = self._at(8)
@@ -192,11 +184,25 @@ class MemoryModel:
         return 1 << (largest.bit_length() - 1) if largest else 0
 
 
+def _blocks_at(
+    program: Program, place: int, limit_bytes: int | None, config: AllocatorConfig
+) -> list[tuple[int, int]]:
+    """Slot and bytes of every block that is held after an instruction."""
+    allocator = CachingAllocator(limit_bytes, config)
+    blocks = {}
+    for instruction in program.instructions[: place + 1]:
+        if instruction > 0:
+            blocks[instruction - 1] = allocator.malloc(program.sizes[instruction - 1])
+        else:
+            allocator.free(blocks.pop(-instruction - 1))
+    return [(slot, block.size) for slot, block in blocks.items()]
+
+
 class _Skeleton:
     """The part of a program that is the same at every batch size, cut where an operator may take temporaries."""
 
     def __init__(self, source: Scaled | Single) -> None:
-        self._source = source
+        self.source = source
         self._pieces: list[tuple[list[int], list[tuple[int, int]], int, list[int], int]] = []
         # (instructions, [(place in them, operator)], operator with rules or -1, its own allocations, its group)
         groups: dict[tuple[object, ...], int] = {}
@@ -225,7 +231,7 @@ class _Skeleton:
 
     def program(self, batch_size: int, capability: tuple[int, int]) -> Program:
         """Everything with its sizes at a batch size."""
-        sizes = self._source.storage_bytes(batch_size)
+        sizes = self.source.storage_bytes(batch_size)
         storages = len(sizes)
         out: list[int] = []
         op_at: list[int] = []
@@ -242,7 +248,7 @@ class _Skeleton:
                 continue
             temporaries = answers.get(group)
             if temporaries is None:
-                temporaries = answers[group] = workspaces.temporaries(self._source.op(op, batch_size), capability)
+                temporaries = answers[group] = workspaces.temporaries(self.source.op(op, batch_size), capability)
             if not temporaries:
                 out += own
                 continue
@@ -253,13 +259,13 @@ class _Skeleton:
                     at = temporary.before_output
                     if (at if 0 <= at < last else last) != number:
                         continue
-                    if temporary.kept is not None:
-                        if temporary.kept in kept:
+                    if temporary.kept:
+                        if temporary.key in kept:
                             continue
-                        kept.add(temporary.kept)
+                        kept.add(temporary.key)
                     sizes.append(temporary.bytes)
                     out.append(len(sizes))
-                    if temporary.kept is None:
+                    if not temporary.kept:
                         freed.append(-len(sizes))
                 if number < last:
                     out.append(own[number])

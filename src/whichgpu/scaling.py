@@ -8,6 +8,7 @@ says where two traces differ, so that a third trace can prove or disprove it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from itertools import repeat
 
 import msgspec
@@ -15,6 +16,7 @@ import msgspec
 from whichgpu.errors import TraceError
 from whichgpu.trace import Op, Storage, Tensor, Trace
 
+_KEPT = 8  # traces of single batch sizes that are kept; each may take tens of megabytes
 
 def mismatch(first: Trace, second: Trace) -> str | None:
     """Why two traces do not have the same structure, or None when they do."""
@@ -27,6 +29,9 @@ def mismatch(first: Trace, second: Trace) -> str | None:
             return f"{one.name} becomes {other.name}"
         if len(one.inputs) != len(other.inputs) or len(one.outputs) != len(other.outputs):
             return f"{one.name} has another number of tensors"
+        for tensor, its in zip((*one.inputs, *one.outputs), (*other.inputs, *other.outputs), strict=True):
+            if tensor.dtype != its.dtype or len(tensor.shape) != len(its.shape):
+                return f"{one.name} has tensors of another type or number of dimensions"
     return None
 
 
@@ -71,7 +76,8 @@ class Scaled:
             return msgspec.structs.replace(
                 one,
                 shape=tuple(map(_between, one.shape, other.shape, repeat(by), repeat(gap))),
-                stride=tuple(map(_between, one.stride, other.stride, repeat(by), repeat(gap))),
+                # a batch of one may pass for contiguous where others show the layout
+                stride=tuple(map(_between, one.stride or other.stride, other.stride or one.stride, repeat(by), repeat(gap))),
             )
 
         return msgspec.structs.replace(
@@ -157,4 +163,5 @@ def scaling(
         reason = str(error).partition(": ")[2]
     if reason is None:
         return Scaling(affine=True, reason=None, at=lambda _: scaled, example=high)
-    return Scaling(affine=False, reason=reason, at=lambda batch_size: Single(trace_at(batch_size)), example=high)
+    at = lru_cache(maxsize=_KEPT)(lambda batch_size: Single(trace_at(batch_size)))
+    return Scaling(affine=False, reason=reason, at=at, example=high)

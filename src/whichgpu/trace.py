@@ -92,8 +92,12 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
 def save(trace: Trace, path: Path) -> None:
     """Write a trace to `path` in one atomic step (MessagePack, deflated)."""
     temporary = path.with_name(path.name + ".part")
-    temporary.write_bytes(zlib.compress(msgspec.msgpack.encode(trace), 1))
-    temporary.replace(path)
+    try:
+        temporary.write_bytes(zlib.compress(msgspec.msgpack.encode(trace), 1))
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def load(path: Path) -> Trace:
@@ -114,7 +118,8 @@ def load(path: Path) -> Trace:
 
 
 def validate(trace: Trace) -> None:
-    """Raise TraceError unless every storage is born once, dies at most once and after its birth."""
+    """Raise TraceError unless every storage is born once, dies at most once and after its birth, and numbers
+    of operators, storages and names exist."""
     state = [0] * len(trace.storages)
     for kind, argument in trace.events:
         if kind == EventKind.ALLOC:
@@ -125,10 +130,28 @@ def validate(trace: Trace) -> None:
             if not 0 <= argument < len(state) or state[argument] != 1:
                 raise TraceError(f"trace of {trace.workload}: storage {argument} dies before it is born")
             state[argument] = 2
-        elif kind == EventKind.OP and not 0 <= argument < len(trace.ops):
-            raise TraceError(f"trace of {trace.workload}: unknown operator {argument}")
+        elif kind == EventKind.OP:
+            if not 0 <= argument < len(trace.ops):
+                raise TraceError(f"trace of {trace.workload}: unknown operator {argument}")
+        elif kind != EventKind.STEP:
+            raise TraceError(f"trace of {trace.workload}: unknown event {kind}")
     if 0 in state:
         raise TraceError(f"trace of {trace.workload}: storage {state.index(0)} is never born")
+    _validate_references(trace)
+
+
+def _validate_references(trace: Trace) -> None:
+    storages, names = len(trace.storages), len(trace.names)
+    for op in trace.ops:
+        for tensor in (*op.inputs, *op.outputs):
+            if not -1 <= tensor.storage < storages:
+                raise TraceError(f"trace of {trace.workload}: {op.name} has unknown storage {tensor.storage}")
+        for name in (op.module, op.source):
+            if not -1 <= name < names:
+                raise TraceError(f"trace of {trace.workload}: {op.name} has unknown name {name}")
+    for storage in trace.storages:
+        if storage.bytes < 0 or not -1 <= storage.name < names or not -1 <= storage.op < len(trace.ops):
+            raise TraceError(f"trace of {trace.workload}: a storage has unknown operator, name or size ({storage})")
 
 
 class _Head(msgspec.Struct):

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import timm
-import torchvision
-from transformers import BertConfig, BertForSequenceClassification, GPT2Config, GPT2LMHeadModel
-
 import torch
+import torchvision
 from torch import nn
+from transformers import BertConfig, BertForSequenceClassification, GPT2Config, GPT2LMHeadModel
 
 
 def _classifier(device, model, optimizer, image_size, bf16):

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 
+import torch
 import torchvision
+from torch import nn
 from torchvision.models import detection, segmentation
 from transformers import SegformerConfig, SegformerForSemanticSegmentation
-
-import torch
-from torch import nn
 
 
 def deeplabv3_resnet50_aux_fp32(device, *, image_size=321):

@@ -7,9 +7,8 @@ import itertools
 import math
 
 import numpy as np
-import torchvision
-
 import torch
+import torchvision
 from torch import nn
 
 

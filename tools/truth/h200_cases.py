@@ -8,10 +8,9 @@ from __future__ import annotations
 import contextlib
 
 import timm
-from transformers import BertConfig, BertForSequenceClassification, GPT2Config, GPT2LMHeadModel
-
 import torch
 from torch import nn
+from transformers import BertConfig, BertForSequenceClassification, GPT2Config, GPT2LMHeadModel
 
 
 def _context(device, bf16):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import torch
+from torch import nn
 from torch.utils.checkpoint import checkpoint
 from transformers import (
     BartConfig,
@@ -20,9 +22,6 @@ from transformers import (
     T5Config,
     T5ForConditionalGeneration,
 )
-
-import torch
-from torch import nn
 
 
 def bert_mlm_padding_mask_fp16(device, *, seq=256, layers=12):

@@ -15,6 +15,7 @@ import time
 from typing import Any
 
 import torch
+
 from truth import Case
 
 STEPS = 3
@@ -70,8 +71,8 @@ def _encode(trace: list[dict[str, Any]], boundaries: list[int]) -> dict[str, Any
     """The history as a string of letters and a list of numbers.
 
     alloc: bytes asked for. free: how many allocations ago its block was allocated (0: the latest). segment
-    alloc and oom: bytes. segment free: how many segments ago it was made. `boundaries` count events: the first
-    is the end of setup, then the end of each step.
+    alloc and oom: bytes. segment free: how many segments ago it was made. `boundaries` count events: the
+    first is the end of setup, then the end of each step.
     """
     letters: list[str] = []
     numbers: list[int] = []
@@ -157,7 +158,9 @@ def measure(
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
         if events:
-            torch.cuda.memory._record_memory_history(enabled="all", context=None, max_entries=10_000_000)
+            torch.cuda.memory._record_memory_history(
+                enabled="all", context=None, stacks="python", max_entries=10_000_000
+            )
     start = time.perf_counter()
     step = case.setup(tiny=tiny)(device)
     mark()
@@ -223,6 +226,7 @@ def operators(
     Packed: `kinds` is a table of distinct (operator, enclosing operators, inputs, byte changes); `order` is
     the step as indices into it. Byte changes outside every operator stand under an empty name: the autograd
     engine dropping what it had saved, or Python dropping a tensor.
+    Bytes are those of the allocator's blocks, so rounded.
     """
     step = case.setup(tiny=tiny)(device)
     step(batch_size)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
-from transformers import Wav2Vec2Config, Wav2Vec2ForCTC, WhisperConfig, WhisperForConditionalGeneration
-
+import numpy as np
 import torch
 from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from transformers import Wav2Vec2Config, Wav2Vec2ForCTC, WhisperConfig, WhisperForConditionalGeneration
 
 
 def wav2vec2_ctc_fp32(device, *, samples=80000, layers=12):
     torch.manual_seed(0)
-    config = Wav2Vec2Config(num_hidden_layers=layers, ctc_zero_infinity=True)
+    np.random.seed(0)  # the library draws its time masks from numpy's global state
+    config = Wav2Vec2Config(num_hidden_layers=layers, ctc_zero_infinity=True, layerdrop=0.0)
     model = Wav2Vec2ForCTC(config).to(device)
     model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)

@@ -6,12 +6,11 @@ import collections
 import copy
 
 import timm
+import torch
 import torchvision
 from peft import LoraConfig, get_peft_model
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
-
-import torch
 from torch import nn
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 
 def _batch(device, batch_size, image_size, classes=1000):

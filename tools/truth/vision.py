@@ -5,11 +5,10 @@ from __future__ import annotations
 import copy
 
 import timm
-import torchvision
-from transformers import SwinConfig, SwinForImageClassification
-
 import torch
+import torchvision
 from torch import nn
+from transformers import SwinConfig, SwinForImageClassification
 
 
 def _batch(device, batch_size, image_size, classes=1000):

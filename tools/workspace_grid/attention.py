@@ -1,3 +1,4 @@
+# ruff: noqa: E501, PLR0917
 """Attention: which backend PyTorch picks by itself, and what each backend takes in forward and backward."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# ruff: noqa: E501
 """Writes model_convs.json: every distinct convolution of well-known models, by shape, without its batch size.
 
 Runs the models on the meta device (no weights, no GPU). Needs timm, torchvision and transformers. Run it again

@@ -1,3 +1,4 @@
+# ruff: noqa: E501
 """Convolutions: those of well-known models, sweeps of one parameter at a time, then random ones until time is up."""
 
 from __future__ import annotations

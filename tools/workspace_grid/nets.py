@@ -1,3 +1,4 @@
+# ruff: noqa: RUF007
 """Networks that no library carries."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# ruff: noqa: E501, PLC0415, PLC3002, PLR0917, PLW0108
 """Every other operator: matrix products, normalisation, losses, indexing, sorting, reductions, pooling, optimizers."""
 
 from __future__ import annotations

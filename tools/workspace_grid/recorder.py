@@ -1,3 +1,4 @@
+# ruff: noqa: E501
 """Records, operator by operator, what a piece of PyTorch code takes from and gives back to the GPU's allocator.
 
 How: a dispatch mode sees each operator as the dispatcher is about to run it; before and after it, a tensor of a

@@ -133,7 +133,7 @@ def make(capability: tuple[int, int], same_for: set[str]) -> Any:
         if query.is_cuda:
             asked = (query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
             backend = choose(*asked, capability)
-            same_for -= {name for name in same_for if choose(*asked, parse(name)) != backend}
+            same_for.difference_update({name for name in same_for if choose(*asked, parse(name)) != backend})
         mask = _additive(attn_mask, query.dtype) if attn_mask is not None else None
         if backend == "math":
             return aten._scaled_dot_product_attention_math(

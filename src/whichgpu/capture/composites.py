@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch._prims_common import suggest_memory_format
 
 from whichgpu.capture import attention
 from whichgpu.capture.autocast import Casts
@@ -36,6 +37,7 @@ class Overrides:
         }
         for name, function in composite.items():
             self.library.impl(name, function, "CompositeImplicitAutograd", allow_override=True)
+        self.recorder.hollow_implementations.update(_HOLLOW)
         self.casts = Casts()
         self.plain_clear = torch.clear_autocast_cache
 
@@ -72,3 +74,35 @@ def _softmax(kernel: Any) -> Any:
         return kernel(input if dtype is None else input.to(dtype), dim, False)
 
     return softmax
+
+
+def _convolution(input: Tensor, weight: Tensor, *args: Any) -> Tensor:  # noqa: A002
+    """`determine_backend_memory_format` of Convolution.cpp: cuDNN keeps channels last of either; the meta kernel does not."""
+    out = aten.convolution.default(input, weight, *args)
+    for tensor in (input, weight):
+        layout = suggest_memory_format(tensor)
+        if layout != torch.contiguous_format:
+            return out.to(memory_format=layout)
+    return out
+
+
+def _reduced_in_place(kernel: Any) -> Any:
+    """Losses that make room for every element and shrink to a number afterwards: the storage stays (Loss.cpp)."""
+
+    def loss(input: Tensor, target: Tensor, *args: Any, **kwargs: Any) -> Tensor:  # noqa: A002
+        out = kernel(input, target, *args, **kwargs)
+        if out.dim():
+            return out
+        room = torch.empty(torch.broadcast_shapes(input.shape, target.shape), dtype=out.dtype, device="meta")
+        return room.as_strided((), ())
+
+    return loss
+
+
+_HOLLOW = {
+    "convolution": _convolution,
+    **{
+        name: _reduced_in_place(getattr(aten, name).default)
+        for name in ("mse_loss", "smooth_l1_loss", "soft_margin_loss", "binary_cross_entropy")
+    },
+}

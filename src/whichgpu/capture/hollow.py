@@ -53,9 +53,9 @@ def storage_bytes(shape: tuple[int, ...], stride: tuple[int, ...], itemsize: int
     return (last + 1) * itemsize
 
 
-def empty(shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """A hollow tensor of its own storage."""
-    size = storage_bytes(shape, stride, dtype.itemsize)
+def empty(shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype, at_least_bytes: int = 0) -> torch.Tensor:
+    """A hollow tensor of its own storage, which may be larger than the tensor needs."""
+    size = max(storage_bytes(shape, stride, dtype.itemsize), at_least_bytes)
     storage = torch._C._construct_storage_from_data_pointer(base(), _CPU, size)
     return torch.empty(0, dtype=dtype).set_(storage, 0, shape, stride)
 

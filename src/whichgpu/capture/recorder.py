@@ -223,7 +223,11 @@ class Recorder(TorchDispatchMode):
         inputs = tuple(self._describe(t) for t in tensors)
         self.ops.append(())  # its place in the order; filled in below
         place = len(self.ops) - 1
-        out = implementation(*args, **kwargs) if implementation else func(*args, **kwargs)
+        try:
+            out = implementation(*args, **kwargs) if implementation else func(*args, **kwargs)
+        except NotImplementedError:  # no kernel on the CPU: the shapes are what counts
+            shapes = self._work_out(func, info, args, kwargs, tensors, self.hollow_implementations.get(info.short))
+            out = _materialise(shapes.out, tensors, _zeros)
         outputs: list[Tensor] = []
         _collect((out,), outputs)
         for tensor in outputs:
@@ -237,7 +241,7 @@ class Recorder(TorchDispatchMode):
 
     def _infer(self, func: Any, info: _FuncInfo, args: Any, kwargs: Any, tensors: list[Tensor], *, gpu: bool) -> Any:
         values = self._known_values(tensors)
-        if info.data_dependent and info.short != "_local_scalar_dense":
+        if info.data_dependent and info.short != "_local_scalar_dense" and not _plain_index(info, args):
             return self._data_dependent(func, info, args, kwargs, values, gpu)
         if info.resizes:
             return self._resize(func, info, args, kwargs, tensors, gpu)
@@ -476,6 +480,13 @@ def _is_machinery(filename: str) -> bool:
     )
 
 
+def _plain_index(info: _FuncInfo, args: Any) -> bool:
+    """Indexing by numbers, whose result's shape does not depend on values (indexing by a mask's does)."""
+    return info.short == "index" and all(
+        index is None or index.dtype not in (torch.bool, torch.uint8) for index in args[1]
+    )
+
+
 def _collect(values: Any, into: list[Tensor]) -> None:
     for value in values:
         if isinstance(value, Tensor):
@@ -520,23 +531,27 @@ def _spec(out: Any, places: dict[int, int], bases: dict[int, int]) -> Any:
         base = bases.get(out.untyped_storage()._cdata)
         if base is not None:
             return ("view", base, tuple(out.shape), out.stride(), out.storage_offset())
-        return ("new", tuple(out.shape), out.stride(), out.dtype)
+        return ("new", tuple(out.shape), out.stride(), out.dtype, out.untyped_storage().nbytes())
     if isinstance(out, (list, tuple)):
         return (type(out) if type(out) in (list, tuple) else tuple, [_spec(item, places, bases) for item in out])
     return ("value", out)
 
 
-def _materialise(spec: Any, tensors: list[Tensor]) -> Any:
+def _zeros(shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype, _: int) -> Tensor:
+    return torch.empty_strided(shape, stride, dtype=dtype).zero_()
+
+
+def _materialise(spec: Any, tensors: list[Tensor], make: Any = hollow.empty) -> Any:
     kind = spec[0]
     if kind == "new":
-        return hollow.empty(spec[1], spec[2], spec[3])
+        return make(*spec[1:])
     if kind == "alias":
         return tensors[spec[1]]
     if kind == "view":
         return torch.as_strided(tensors[spec[1]], spec[2], spec[3], spec[4])
     if kind == "value":
         return spec[1]
-    return kind(_materialise(item, tensors) for item in spec[1])
+    return kind(_materialise(item, tensors, make) for item in spec[1])
 
 
 def _describe_shape(tensor: Tensor) -> tuple[Any, ...]:

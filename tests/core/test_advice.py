@@ -1,0 +1,214 @@
+"""The records that answer: their JSON keys are frozen, their rows are ordered, and their caveats are told."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import pytest
+from synthetic import MIB, TRAINING, always, make_trace, scaled
+
+from whichgpu import advice, catalogue, workspaces
+from whichgpu.advice import FitReport, Largest, RankReport, TraceInfo
+from whichgpu.catalogue import Price
+from whichgpu.memory import MemoryModel
+
+GIB = 1 << 30
+INFO = TraceInfo(kind="fake", affine=True, seconds=1.0)
+
+
+@pytest.fixture(autouse=True)
+def _no_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workspaces, "RULES", {})
+
+
+def model() -> MemoryModel:
+    """The memory of the made-up training step."""
+    return MemoryModel(always(scaled(TRAINING)), (9, 0))
+
+
+def price(usd: float) -> Price:
+    """A purchase price."""
+    return Price(usd=usd, unit="once", condition="new", offers=1, lowest_usd=usd, highest_usd=usd,
+                 oldest="2026-01", newest="2026-01", providers=("x",), sources=("y",))  # fmt: skip
+
+
+# ---- fit ------------------------------------------------------------------------------------------------
+
+
+def test_json_keys_of_fit_are_frozen() -> None:
+    """Programs read these keys: adding one is a change to be noted, losing one breaks them."""
+    card = catalogue.load().find("H200")
+    rows = (advice.limit_row(model(), 8, 8 * GIB), advice.fit_row(card, model(), 8, 700 * MIB, ()))
+    report = FitReport(workload="w", batch_size=8, basis="predicted", trace=INFO, gpus=rows)
+    found = json.loads(msgspec.json.encode(report))
+
+    assert ["workload", "batch_size", "basis", "trace", "gpus", "notes"] == list(found)
+    assert ["kind", "affine", "seconds", "cached", "torch_version"] == list(found["trace"])
+    for row in found["gpus"]:
+        assert [
+            "gpu", "memory_bytes", "fits", "peak_reserved_bytes", "peak_allocated_bytes", "context_bytes",
+            "max_batch_size", "max_batch_size_pow2", "breakdown", "peak_phase", "peak_op", "supported", "notes",
+        ] == list(row)  # fmt: skip
+        assert [
+            "weights_bytes", "gradients_bytes", "optimizer_state_bytes", "activations_bytes", "temporaries_bytes",
+            "workspaces_bytes", "inputs_bytes", "buffers_bytes",
+        ] == list(row["breakdown"])  # fmt: skip
+
+
+def test_a_limit_is_a_row_of_its_own_without_a_context() -> None:
+    """Under --memory-limit the whole limit is the allocator's."""
+    row = advice.limit_row(model(), 8, 8 * GIB)
+
+    assert ("limit", 8 * GIB, 0, True) == (row.gpu, row.memory_bytes, row.context_bytes, row.supported)
+    assert model().largest_batch(8 * GIB) == row.max_batch_size
+
+
+def test_a_card_has_its_memory_less_the_context() -> None:
+    """What the context takes is not there for the allocator."""
+    card = catalogue.load().find("H200")
+    row = advice.fit_row(card, model(), 8, 700 * MIB, ())
+
+    assert (card.name, card.memory_bytes, 700 * MIB) == (row.gpu, row.memory_bytes, row.context_bytes)
+    assert model().largest_batch(card.memory_bytes - 700 * MIB) == row.max_batch_size
+    assert row.max_batch_size_pow2 <= row.max_batch_size < 2 * row.max_batch_size_pow2
+
+
+@pytest.mark.parametrize("limit_mib", [2100, 2500, 3000, 5000, 80_000])
+def test_a_row_that_fits_adds_up(limit_mib: int) -> None:
+    """The parts of the breakdown sum to the row's own allocated peak, reserved is no less, and both are in the limit."""
+    row = advice.limit_row(model(), 30, limit_mib * MIB)
+
+    assert row.fits
+    assert row.breakdown is not None
+    assert row.peak_allocated_bytes == sum(msgspec.structs.astuple(row.breakdown))
+    assert row.peak_allocated_bytes <= (row.peak_reserved_bytes or 0) <= limit_mib * MIB
+
+
+def test_a_row_that_does_not_fit_has_no_peaks() -> None:
+    """Unknown is None; the largest batch is still told."""
+    row = advice.limit_row(model(), 1000, 8 * GIB)
+
+    assert (False, None, None) == (row.fits, row.peak_reserved_bytes, row.peak_allocated_bytes)
+    assert 0 < row.max_batch_size < 1000
+
+
+def test_memory_smaller_than_the_context_holds_nothing() -> None:
+    """A card whose memory the context takes whole fits no batch, and nothing raises."""
+    card = msgspec.structs.replace(catalogue.load().find("H200"), memory_bytes=100 * MIB)
+    row = advice.fit_row(card, model(), 1, 700 * MIB, ("too old",))
+
+    assert (False, 0, 0, False, ("too old",)) == (
+        row.fits, row.max_batch_size, row.max_batch_size_pow2, row.supported, row.notes,
+    )
+
+
+# ---- what is told of the step ---------------------------------------------------------------------------
+
+
+def test_caveats_name_what_is_missing() -> None:
+    """No backward, no optimizer and real tensors are told; a complete step has no caveats."""
+    assert [] == advice.caveats(make_trace(TRAINING, 4))
+    without = make_trace(TRAINING, 4, kind="real-cpu", facts={"backward_calls": 0, "optimizer_steps": 0})
+    told = advice.caveats(without)
+
+    assert ["backward()", "optimizer", "real tensors"] == [
+        word for word, line in zip(("backward()", "optimizer", "real tensors"), told, strict=True) if word in line
+    ]
+
+
+def test_dtypes_that_decide_are_told() -> None:
+    """bfloat16, float8 and TF32 need hardware; the others run everywhere."""
+    facts = {"dtypes": ["bfloat16", "float16", "float32", "float8_e4m3fn", "int64"], "tf32_matmul": True}
+
+    assert ("bfloat16", "float8_e4m3fn", "tf32") == advice.dtypes_used(make_trace(TRAINING, 4, facts=facts))
+    assert () == advice.dtypes_used(make_trace(TRAINING, 4))
+
+
+# ---- rank -----------------------------------------------------------------------------------------------
+
+NAMES = ("RTX 3060", "RTX 3090", "RTX 4090", "H200", "P100", "GTX 1070")
+
+
+def ranked(
+    sizes: dict[str, tuple[int, ...]], prices: dict[str, float | None], unsupported: tuple[str, ...] = ()
+) -> list[advice.RankRow]:
+    """Rows for cards with the given largest batches and prices."""
+    cards = {name: catalogue.load().find(name) for name in sizes}
+    count = len(next(iter(sizes.values())))
+    answers = {
+        f"w{number}": {
+            cards[name].id: Largest(found[number], ("no kernels",) if name in unsupported else ())
+            for name, found in sizes.items()
+        }
+        for number in range(count)
+    }
+    costs = {
+        cards[name].id: (None if (usd := prices.get(name)) is None else price(usd), None) for name in sizes
+    }
+    return list(advice.ranked(list(cards.values()), answers, costs))
+
+
+def test_json_keys_of_rank_are_frozen() -> None:
+    """Programs read these keys."""
+    rows = tuple(ranked({"H200": (4,)}, {"H200": 30_000.0}))
+    report = RankReport(workloads=("w0",), basis="predicted", traces={"w0": INFO}, gpus=rows)
+    found = json.loads(msgspec.json.encode(report))
+
+    assert ["workloads", "basis", "traces", "gpus", "notes"] == list(found)
+    assert [
+        "gpu", "memory_bytes", "compute_capability", "tier", "trains", "max_batch_size", "max_batch_size_pow2",
+        "supported", "buy", "rent", "notes",
+    ] == list(found["gpus"][0])  # fmt: skip
+    assert {"w0": 4} == found["gpus"][0]["max_batch_size"] == found["gpus"][0]["max_batch_size_pow2"]
+
+
+def test_tiers_count_the_workloads_that_fit() -> None:
+    """All of them, at least half of them, fewer than half."""
+    rows = ranked(
+        {"H200": (9, 9, 9, 9), "RTX 4090": (9, 9, 9, 0), "RTX 3090": (9, 0, 9, 0), "RTX 3060": (9, 0, 0, 0),
+         "GTX 1070": (0, 0, 0, 0)}, {},
+    )  # fmt: skip
+    found = {row.gpu: (row.tier, row.trains) for row in rows}
+    by_name = {name: found[catalogue.load().find(name).name] for name in ("H200", "RTX 4090", "RTX 3090", "RTX 3060", "GTX 1070")}
+
+    assert [("all", 4), ("most", 3), ("most", 2), ("poor", 1), ("poor", 0)] == list(by_name.values())
+
+
+def names_of(rows: list[advice.RankRow]) -> list[str]:
+    """The cards' names as the tests spell them."""
+    spelled = {catalogue.load().find(name).name: name for name in NAMES}
+    return [spelled[row.gpu] for row in rows]
+
+
+def test_the_cheapest_card_that_trains_all_is_first() -> None:
+    """Price decides within a tier, a card without a price comes last in it, and no cheaper card of a lower tier passes."""
+    sizes = {"H200": (9, 9), "RTX 4090": (5, 5), "RTX 3090": (4, 4), "RTX 3060": (3, 0), "GTX 1070": (0, 0)}
+    prices = {"RTX 4090": 1900.0, "RTX 3090": 900.0, "RTX 3060": 200.0, "GTX 1070": 50.0}
+
+    assert ["RTX 3090", "RTX 4090", "H200", "RTX 3060", "GTX 1070"] == names_of(ranked(sizes, prices))
+
+
+@pytest.mark.parametrize("small", [(3, 0), (3, 3)])
+def test_an_unsupported_card_is_marked_and_never_first(small: tuple[int, int]) -> None:
+    """A card that the software cannot use stands after every card that it can, however cheap and large it is."""
+    rows = ranked({"P100": (9, 9), "RTX 3060": small, "GTX 1070": (0, 0)}, {"P100": 90.0, "RTX 3060": 200.0}, ("P100",))
+
+    assert "P100" == names_of(rows)[-1]
+    assert not rows[-1].supported
+    assert ("no kernels",) == rows[-1].notes
+    assert all(row.supported for row in rows[:-1])
+
+
+def test_equal_cards_are_in_a_fixed_order() -> None:
+    """Where nothing else decides, the name does, so that two runs print the same."""
+    sizes = {name: (4,) for name in NAMES}
+
+    assert ranked(sizes, {}) == ranked(dict(reversed(sizes.items())), {})
+
+
+def test_powers_of_two_follow_the_largest_batch() -> None:
+    """0 stays 0."""
+    (row,) = ranked({"H200": (0, 1, 100)}, {})
+
+    assert {"w0": 0, "w1": 1, "w2": 64} == row.max_batch_size_pow2

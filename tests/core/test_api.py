@@ -1,0 +1,336 @@
+"""`fit` and `rank` from end to end, with made-up traces in place of the tracing process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from synthetic import MIB, TRAINING, Call, Made, make_trace
+
+import whichgpu
+from whichgpu import api, catalogue, tracing, workspaces
+from whichgpu.errors import CatalogueError, DataDependentError, InputError, WorkloadError
+from whichgpu.overheads import context_bytes
+from whichgpu.trace import Trace
+
+GIB = 1 << 30
+
+
+class World:
+    """What the stand-in for the tracer does, and what it was asked for."""
+
+    def __init__(self) -> None:
+        self.calls: dict[str, Sequence[Call]] = {}  # workload -> program; TRAINING where none is named
+        self.bucket = 1  # batch sizes are padded up to a multiple
+        self.same_for: tuple[str, ...] = ()
+        self.facts: dict[str, Any] = {}
+        self.fake_fails: Exception | None = None
+        self.held: set[tuple[str, int, str]] = set()
+        self.notes: list[str] = []
+        self.asked: list[tuple[str, int, str]] = []  # kind, batch size, class
+        self.ahead: list[tuple[int, ...]] = []
+        self.open = 0
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    """The tracer replaced by a maker of synthetic traces, and no workspaces."""
+    found = World()
+
+    class Tracer:
+        def __init__(self, ref: Any, *, kind: str, cache: Path | None, on_progress: Any) -> None:
+            self.ref, self.kind, self.cache = ref, kind, cache
+            self.seconds = 0.0
+            self.notes = found.notes
+
+        @property
+        def cached(self) -> bool:
+            return self.seconds == 0.0
+
+        def trace_at(self, batch_size: int, capability: str, *, ahead: Sequence[int] = ()) -> Trace:
+            found.asked.append((self.kind, batch_size, capability))
+            found.ahead.append(tuple(ahead))
+            if self.kind == "fake" and found.fake_fails is not None:
+                raise found.fake_fails
+            self.seconds += 0.5
+            padded = -(-batch_size // found.bucket) * found.bucket
+            trace = make_trace(
+                found.calls.get(self.ref.text, TRAINING), padded, capability=capability, kind=self.kind,
+                workload=self.ref.text, facts={"same_for": [capability, *found.same_for], **found.facts},
+            )
+            return msgspec.structs.replace(trace, batch_size=batch_size)
+
+        def holds(self, batch_size: int, capability: str) -> bool:
+            return (self.kind, batch_size, capability) in found.held
+
+        def __enter__(self) -> Tracer:
+            found.open += 1
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            found.open -= 1
+
+    monkeypatch.setattr(tracing, "Tracer", Tracer)
+    monkeypatch.setattr(workspaces, "RULES", {})
+    yield found
+    assert 0 == found.open
+
+
+# ---- fit ------------------------------------------------------------------------------------------------
+
+
+def test_every_card_of_the_catalogue_is_answered(world: World) -> None:
+    """Without names there is one row for every CUDA card, in the catalogue's order."""
+    report = whichgpu.fit("bert-base", batch_size=8)
+
+    assert [card.name for card in catalogue.load().gpus if card.cuda] == [row.gpu for row in report.gpus]
+    assert ("bert-base", 8, "predicted") == (report.workload, report.batch_size, report.basis)
+    assert ("fake", True, False) == (report.trace.kind, report.trace.affine, report.trace.cached)
+    assert report.trace.seconds > 0
+
+
+def test_the_default_batch_size_is_the_workloads(world: World) -> None:
+    """What the workload itself names is used when nothing is asked for."""
+    world.facts = {"default_batch_size": 24}
+
+    assert 24 == api.fit("bert-base", gpus=["H200"]).batch_size
+
+
+def test_named_cards_are_answered_in_the_order_given(world: World) -> None:
+    """Aliases resolve, the order stays, and each row has its own card's memory and context."""
+    report = api.fit("bert-base", batch_size=8, gpus=["4090", "h200"])
+    cards = [catalogue.load().find(name) for name in ("RTX 4090", "H200")]
+
+    assert [(card.name, card.memory_bytes) for card in cards] == [(row.gpu, row.memory_bytes) for row in report.gpus]
+    assert [context_bytes(card.capability) for card in cards] == [row.context_bytes for row in report.gpus]
+
+
+def test_a_limit_stands_first(world: World) -> None:
+    """Under a limit the first entry is named "limit", has no context and exactly the limit's memory."""
+    report = api.fit("bert-base", batch_size=8, memory_limit_bytes=6 * GIB, gpus=["RTX 3060", "H200"])
+
+    assert ["limit", "RTX 3060"] == [row.gpu.replace(" 12GB", "") for row in report.gpus[:2]]
+    assert (6 * GIB, 0) == (report.gpus[0].memory_bytes, report.gpus[0].context_bytes)
+    assert {"8.6"} == {capability for _, _, capability in world.asked[:3]}
+
+
+def test_a_limit_without_a_card_takes_the_rules_of_the_h200(world: World) -> None:
+    """The limit's row and the traces made first are Hopper's."""
+    report = api.fit("bert-base", batch_size=8, memory_limit_bytes=6 * GIB)
+
+    assert "limit" == report.gpus[0].gpu
+    assert {"9.0"} == {capability for _, _, capability in world.asked[:3]}
+    assert len(report.gpus) == 1 + sum(card.cuda for card in catalogue.load().gpus)
+
+
+def test_json_is_what_was_agreed(world: World) -> None:
+    """The keys that programs rely on are there, with their types."""
+    found = json.loads(msgspec.json.encode(api.fit("bert-base", batch_size=8, memory_limit_bytes=6 * GIB)))
+
+    assert {"workload", "batch_size", "basis", "trace", "gpus"} <= set(found)
+    assert {"kind": "fake", "affine": True} == {key: found["trace"][key] for key in ("kind", "affine")}
+    assert isinstance(found["trace"]["seconds"], float)
+    for row in found["gpus"]:
+        assert {
+            "gpu", "memory_bytes", "fits", "peak_reserved_bytes", "peak_allocated_bytes", "context_bytes",
+            "max_batch_size", "max_batch_size_pow2", "breakdown", "notes",
+        } <= set(row)  # fmt: skip
+        assert isinstance(row["fits"], bool)
+        assert row["fits"] == isinstance(row["peak_reserved_bytes"], int)
+        assert isinstance(row["notes"], list)
+
+
+def test_cards_of_one_class_share_traces(world: World) -> None:
+    """Two cards that dispatch alike need three traces, not six; a third of another class needs three more."""
+    api.fit("bert-base", batch_size=8, gpus=["RTX 3090", "RTX 4090"])
+    assert [("fake", 4, "8.6"), ("fake", 8, "8.6"), ("fake", 67, "8.6")] == world.asked
+
+    world.asked.clear()
+    api.fit("bert-base", batch_size=8, gpus=["RTX 3090", "H200"])
+    assert ["8.6"] * 3 + ["9.0"] * 3 == [capability for _, _, capability in world.asked]
+
+
+def test_classes_that_a_trace_holds_for_share_it(world: World) -> None:
+    """A trace that says it holds for other classes is not made again for them."""
+    world.same_for = ("9.0", "8.0", "8.6", "7.0", "6.0")
+    api.fit("bert-base", batch_size=8)
+
+    assert 3 == len(world.asked)
+
+
+def test_traces_are_asked_for_ahead(world: World) -> None:
+    """While one batch size is traced, the worker knows which come next."""
+    api.fit("bert-base", batch_size=8, gpus=["H200"])
+
+    assert [(8, 67), (67,), ()] == world.ahead
+
+
+def test_the_step_that_looks_at_values_is_traced_with_real_tensors(world: World) -> None:
+    """Where hollow tensors cannot go on, real ones do, for every class; the report and its notes say so."""
+    world.fake_fails = DataDependentError("nonzero")
+    report = api.fit("bert-base", batch_size=8, gpus=["H200", "RTX 3090"])
+
+    assert "real-cpu" == report.trace.kind
+    assert ["fake", *["real-cpu"] * 6] == [kind for kind, _, _ in world.asked]
+    assert [1, 2, 3] == [size for _, size, _ in world.asked[1:4]]
+    assert any("real tensors" in note for note in report.notes)
+
+
+def test_a_kept_real_trace_saves_the_attempt_with_hollow_tensors(world: World) -> None:
+    """Where only real traces are kept, hollow ones failed before and are not tried again."""
+    world.held = {("real-cpu", 1, "9.0")}
+    api.fit("bert-base", batch_size=8, gpus=["H200"])
+    assert {"real-cpu"} == {kind for kind, _, _ in world.asked}
+
+    world.asked.clear()
+    world.held |= {("fake", 4, "9.0")}
+    api.fit("bert-base", batch_size=8, gpus=["H200"])
+    assert {"fake"} == {kind for kind, _, _ in world.asked}
+
+
+def test_other_errors_are_not_retried(world: World) -> None:
+    """A workload's own mistake is raised as it is, and the tracers are closed."""
+    world.fake_fails = WorkloadError("bert-base: step raised")
+    with pytest.raises(WorkloadError, match="step raised"):
+        api.fit("bert-base", batch_size=8, gpus=["H200"])
+
+    assert 1 == len(world.asked)
+
+
+def test_sizes_in_steps_are_traced_one_by_one_and_told(world: World) -> None:
+    """Padded batches are not affine: each batch size has a trace of its own, and the answer is still exact."""
+    world.bucket = 16
+    report = api.fit("bert-base", batch_size=40, memory_limit_bytes=3 * GIB, gpus=["H200"])
+    row = report.gpus[0]
+
+    assert not report.trace.affine
+    assert any("not a straight function" in note for note in report.notes)
+    assert row.fits
+    assert 0 == row.max_batch_size % 16
+    assert row.max_batch_size >= 40
+    sizes = [size for _, size, _ in world.asked]
+    assert len(sizes) <= len(set(sizes)) + 8  # kept while they are needed
+
+
+def test_the_peaks_operator_is_the_one_at_the_batch_size_asked_for(world: World) -> None:
+    """Where every batch size is traced by itself, the operator at the peak comes from that trace."""
+    world.bucket = 16
+    world.calls["bert-base"] = [Call((Made(MIB, MIB),), name="aten.first.default"), *[Call()] * 3]
+
+    assert "aten.first.default" == api.fit("bert-base", batch_size=40, gpus=["H200"]).gpus[0].peak_op
+
+
+def test_cards_without_the_dtype_are_marked(world: World) -> None:
+    """bfloat16 on Turing is told in the card's notes; on Ampere there is nothing to tell."""
+    world.facts = {"dtypes": ["bfloat16", "float32"]}
+    report = api.fit("bert-base", batch_size=8, gpus=["RTX 2070", "RTX 3090"])
+
+    assert [False, True] == [row.supported for row in report.gpus]
+    assert "bfloat16" in report.gpus[0].notes[0]
+
+
+def test_notes_are_told_once(world: World) -> None:
+    """A caveat of the step and one of the cache appear once, whatever the number of classes and tracers."""
+    world.facts = {"optimizer_steps": 0}
+    world.notes = ["a damaged entry of the trace cache was ignored and rebuilt"]
+    report = api.fit("bert-base", batch_size=8)
+
+    assert 2 == len(report.notes) == len(set(report.notes))
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"batch_size": 0}, InputError, "batch size 0"),
+        ({"batch_size": -3}, InputError, "batch size -3"),
+        ({"memory_limit_bytes": 0}, InputError, "memory limit of 0 bytes"),
+        ({"gpus": ["RTX 9999"]}, CatalogueError, "RTX 9999"),
+        ({"gpus": ["RX 7900 XTX"]}, CatalogueError, "7900"),
+        ({"name": "no/such/file.py:setup"}, WorkloadError, "file.py"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_is_traced(
+    world: World, options: dict[str, Any], error: type[Exception], words: str
+) -> None:
+    """One line, naming what was wrong; no trace is made for it."""
+    with pytest.raises(error, match=words) as caught:
+        api.fit(options.pop("name", "bert-base"), **options)
+
+    assert "\n" not in str(caught.value)
+    assert [] == world.asked
+
+
+# ---- rank -----------------------------------------------------------------------------------------------
+
+SMALL = (Call((Made(100 * MIB, 0, "weight"),)), Call((Made(0, MIB),)))
+HUGE = (Call((Made(60 * GIB, 0, "weight"),)), Call((Made(0, GIB),)))
+
+
+def test_ranking_has_every_card_and_every_workload(world: World) -> None:
+    """Each CUDA card once, and each workload's largest batch on it as `fit` has it."""
+    world.calls = {"gpt2": SMALL}
+    report = whichgpu.rank(["bert-base", "gpt2"])
+    by_name = {row.gpu: row for row in report.gpus}
+    card = catalogue.load().find("RTX 3090").name
+
+    assert sorted(card.name for card in catalogue.load().gpus if card.cuda) == sorted(by_name)
+    assert ("bert-base", "gpt2") == report.workloads == tuple(report.traces)
+    for name in ("bert-base", "gpt2"):
+        (fitted,) = api.fit(name, batch_size=8, gpus=["RTX 3090"]).gpus
+        assert fitted.max_batch_size == by_name[card].max_batch_size[name]
+        assert fitted.max_batch_size_pow2 == by_name[card].max_batch_size_pow2[name]
+
+
+def test_the_first_card_trains_all_and_none_like_it_is_cheaper(world: World) -> None:
+    """The recommendation is the cheapest supported card that runs all workloads; those that run fewer come later."""
+    world.calls = {"gpt2": HUGE}
+    report = api.rank(["bert-base", "gpt2"])
+    first = report.gpus[0]
+    rivals = [row for row in report.gpus if row.tier == "all" and row.supported and row.buy is not None]
+
+    assert ("all", True, 2) == (first.tier, first.supported, first.trains)
+    assert first.buy is not None
+    assert first.buy.usd == min(row.buy.usd for row in rivals if row.buy is not None)
+    supported = [row for row in report.gpus if row.supported]
+    assert supported == list(report.gpus[: len(supported)])
+    tiers = [("all", "most", "poor").index(row.tier) for row in supported]
+    assert tiers == sorted(tiers)
+
+
+def test_cards_that_the_wheels_do_not_serve_are_marked_and_last(world: World) -> None:
+    """bfloat16 steps leave Turing and older out of the recommendation, with the reason beside them."""
+    world.facts = {"dtypes": ["bfloat16"]}
+    report = api.rank(["bert-base"])
+    marked = [row for row in report.gpus if not row.supported]
+
+    assert marked
+    assert list(report.gpus[-len(marked) :]) == marked
+    assert all(row.notes for row in marked)
+    assert all(float(row.compute_capability) >= 8 for row in report.gpus if row.supported)
+
+
+def test_workloads_named_twice_are_ranked_once(world: World) -> None:
+    """The same name twice is one workload and one set of traces."""
+    world.same_for = ("9.0", "8.0", "8.6", "7.0", "6.0")
+    report = api.rank(["bert-base", "bert-base"])
+
+    assert ("bert-base",) == report.workloads
+    assert 3 == len(world.asked)
+
+
+def test_notes_of_a_ranking_name_the_workload(world: World) -> None:
+    """Caveats of one workload are told with its name."""
+    world.facts = {"backward_calls": 0}
+
+    assert all(note.startswith("bert-base: ") for note in api.rank(["bert-base"]).notes)
+    assert api.rank(["bert-base"]).notes
+
+
+def test_an_empty_ranking_is_refused(world: World) -> None:
+    """No workload, no answer."""
+    with pytest.raises(InputError, match="at least one workload"):
+        api.rank([])

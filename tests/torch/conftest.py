@@ -1,0 +1,80 @@
+"""Traces made in this process, and ways to compare them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from whichgpu.capture.run import capture
+from whichgpu.capture.target import Target
+from whichgpu.trace import EventKind, Trace, validate
+
+Setup = Callable[[torch.device], Callable[[int], Any]]
+
+
+class Tracing:
+    """Makes traces of `setup` functions and reads them."""
+
+    @staticmethod
+    def trace(
+        setup: Setup, batch_size: int = 4, *, capability: str = "9.0", kind: str = "fake", steps: int = 3
+    ) -> Trace:
+        """The trace of a workload; always checked for consistency."""
+        made = capture("test", setup, batch_size, Target.parse(capability), kind=kind, steps=steps)
+        validate(made)
+        return made
+
+    @staticmethod
+    def memory_events(trace: Trace) -> list[tuple[str, int]]:
+        """Births and deaths in order, each with its bytes, and the beginnings of steps."""
+        found: list[tuple[str, int]] = []
+        for kind, argument in trace.events:
+            if kind == EventKind.ALLOC:
+                found.append(("+", trace.storages[argument].bytes))
+            elif kind == EventKind.FREE:
+                found.append(("-", trace.storages[argument].bytes))
+            elif kind == EventKind.STEP:
+                found.append(("step", argument))
+        return found
+
+    @staticmethod
+    def op_names(trace: Trace, *, step: int | None = None) -> list[str]:
+        """Operators in order, without prefix and overload."""
+        return [op.name.split(".")[1] for op in trace.ops if step is None or op.step == step]
+
+    @staticmethod
+    def peak(trace: Trace, step: int | None = None) -> int:
+        """Most requested bytes alive at once, over everything or in one step."""
+        alive = most = 0
+        now = -1
+        for kind, argument in trace.events:
+            if kind == EventKind.STEP:
+                now = argument
+            elif kind == EventKind.ALLOC:
+                alive += trace.storages[argument].bytes
+            elif kind == EventKind.FREE:
+                alive -= trace.storages[argument].bytes
+            if step is None or now == step:
+                most = max(most, alive)
+        return most
+
+    @staticmethod
+    def alive_at_end(trace: Trace) -> Counter[int]:
+        """Sizes of the storages that are never freed."""
+        alive: dict[int, int] = {}
+        for kind, argument in trace.events:
+            if kind == EventKind.ALLOC:
+                alive[argument] = trace.storages[argument].bytes
+            elif kind == EventKind.FREE:
+                del alive[argument]
+        return Counter(alive.values())
+
+
+@pytest.fixture
+def tracing() -> Tracing:
+    """Makes and reads traces."""
+    return Tracing()

@@ -1,0 +1,54 @@
+"""Hollow tensors against real ones: the same step asks for the same storages in the same order."""
+
+from __future__ import annotations
+
+
+import pytest
+from conftest import Tracing
+from training_steps import STEPS
+
+from whichgpu.scaling import Scaled
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_hollow_and_real_tensors_ask_for_the_same_memory(name: str, tracing: Tracing) -> None:
+    """Every birth and death, in order and to the byte, is the same with tensors that hold nothing."""
+    hollow = tracing.trace(STEPS[name])
+    real = tracing.trace(STEPS[name], kind="real-cpu")
+
+    assert [op.name for op in real.ops] == [op.name for op in hollow.ops]
+    assert tracing.memory_events(real) == tracing.memory_events(hollow)
+    assert real.storages == hollow.storages
+    assert real.ops == hollow.ops
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_two_batch_sizes_tell_a_third(name: str, tracing: Tracing) -> None:
+    """The trace at batch 13 is, event for event, what those at 4 and 8 say."""
+    low, high, third = (tracing.trace(STEPS[name], size) for size in (4, 8, 13))
+
+    assert Scaled(low, high).agrees_with(third) is None
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_the_third_step_is_like_the_second(name: str, tracing: Tracing) -> None:
+    """After the first step, which makes the optimizer's state, memory is steady."""
+    events = tracing.memory_events(tracing.trace(STEPS[name], steps=4))
+    starts = [place for place, event in enumerate(events) if event[0] == "step"] + [len(events)]
+    parts = [events[starts[n] + 1 : starts[n + 1]] for n in range(4)]
+
+    assert parts[2] == parts[3]
+    assert sum(size if sign == "+" else -size for sign, size in parts[2]) == 0
+
+
+def test_traces_are_repeatable(tracing: Tracing) -> None:
+    """The same step gives the same trace again, whatever ran in between."""
+    first = tracing.trace(STEPS["transformer"])
+    tracing.trace(STEPS["autocast fp16"])
+    again = tracing.trace(STEPS["transformer"])
+
+    assert first.events == again.events
+    assert first.ops == again.ops
+    assert first.storages == again.storages
+
+
