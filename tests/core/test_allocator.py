@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from whichgpu.allocator import (
+    SMALL_BYTES,
     AllocatorConfig,
     Block,
     CachingAllocator,
@@ -736,7 +737,11 @@ def test_there_are_recorded_traces() -> None:
 
 @pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.name.removesuffix(".json.gz"))
 def test_recorded_trace_is_reproduced(path: Path) -> None:
-    """What torch reported after a real training loop is what the model computes from its requests."""
+    """What torch reported after a real training loop is what the model computes from its requests.
+
+    Without the driver's addresses ties between free blocks of equal size are broken otherwise than on the card; a
+    block's unsplit rest (up to 1 MiB) then counts as allocated in another place, and nothing else may differ.
+    """
     recorded = json.loads(gzip.decompress(path.read_bytes()))
     assert 1 == recorded["format"]
     config = AllocatorConfig(expandable_segments=recorded["expandable_segments"])
@@ -747,21 +752,16 @@ def test_recorded_trace_is_reproduced(path: Path) -> None:
     if recorded["oom"]:
         assert len(recorded["program"]) - 1 == result.failed_at
     assert (
-        recorded["peak_allocated_bytes"],
         recorded["peak_reserved_bytes"],
         recorded["peak_requested_bytes"],
         recorded["num_alloc_retries"],
-    ) == (
-        result.peak_allocated_bytes,
-        result.peak_reserved_bytes,
-        result.peak_requested_bytes,
-        result.released_cache,
-    )
+    ) == (result.peak_reserved_bytes, result.peak_requested_bytes, result.released_cache)
+    assert SMALL_BYTES >= abs(recorded["peak_allocated_bytes"] - result.peak_allocated_bytes)
 
 
 @pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.name.removesuffix(".json.gz"))
 def test_recorded_driver_calls_are_reproduced(path: Path) -> None:
-    """At the addresses that the driver gave, the model asks it for the same segments in the same order."""
+    """At the addresses that the driver gave, the model asks for the same segments and reaches the same peaks, to the byte."""
     recorded = json.loads(gzip.decompress(path.read_bytes()))
     config = AllocatorConfig(expandable_segments=recorded["expandable_segments"])
     addresses = iter(recorded["segment_addresses"])
@@ -770,6 +770,8 @@ def test_recorded_driver_calls_are_reproduced(path: Path) -> None:
     run(allocator, recorded["program"], recorded["sizes"])
 
     assert recorded["segment_allocs"] == allocator.segment_allocs
+    assert recorded["peak_allocated_bytes"] == allocator.peak_allocated_bytes
+    assert recorded["peak_reserved_bytes"] == allocator.peak_reserved_bytes
 
 
 def recorder() -> Any:

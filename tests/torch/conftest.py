@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -72,6 +73,13 @@ class Tracing:
             elif kind == EventKind.FREE:
                 del alive[argument]
         return Counter(alive.values())
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _quick_garbage_collection() -> None:
+    """Tracing collects garbage often; what torch and pytest hold need not be looked through each time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

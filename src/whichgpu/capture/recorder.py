@@ -209,8 +209,8 @@ class Recorder(TorchDispatchMode):
             return out
         if "generator" in kwargs:
             kwargs["generator"] = None
-        if info.short == "_local_scalar_dense" and not self.real:
-            return self._scalar(args[0])
+        if info.short == "_local_scalar_dense":
+            return func(*args, **kwargs) if self.real else self._scalar(args[0])
         self.events.append((trace.EventKind.OP, len(self.ops)))
         if self.real:
             return self._run_real(func, info, args, kwargs, tensors)
