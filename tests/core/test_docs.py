@@ -128,17 +128,28 @@ def test_the_readme_shows_a_training_step() -> None:
 
 @by_page
 def test_files_exist(page: Path) -> None:
-    """A source, data or tool file that a page names is there."""
+    """A source, data or tool file or folder that a page names is there."""
     folders = [ROOT / folder for folder in ("src", "tests", "tools", "examples")]
-    files = [f"/{file.relative_to(ROOT).as_posix()}" for folder in folders for file in folder.rglob("*.*")]
-    files.append("/pyproject.toml")
-    named = set(re.findall(r"`((?:[\w.-]+/)*[\w-]+\.(?:py|toml))`", prose(page)))
-    assert set() == {name for name in named if not any(file.endswith(f"/{name}") for file in files)}
+    found = [path for folder in folders for path in folder.rglob("*")]
+    paths = [f"/{path.relative_to(ROOT).as_posix()}{'/' * path.is_dir()}" for path in found]
+    paths += [f"/{folder.name}/" for folder in folders] + ["/pyproject.toml"]
+    named = re.findall(r"`((?:[\w.-]+/)*[\w-]+(?:\.py|\.toml|/))`", prose(page))
+    assert [] == [name for name in named if not any(path.endswith(f"/{name}") for path in paths)]
 
 
 def test_how_it_works_speaks_of_every_part() -> None:
-    """Whoever adds a module right of the trace says what it is for."""
+    """Whoever adds a part says in the description of the whole what it is for."""
     words = (ROOT / "docs" / "how-it-works.md").read_text(encoding="utf-8")
-    small = {"__init__", "__main__", "cli", "errors", "render", "text", "torch_build"}
-    parts = {path.stem for path in (ROOT / "src" / "whichgpu").glob("*.py")} - small
-    assert [] == sorted(part for part in parts if f"{part}.py" not in words)
+    small = {
+        "__init__.py",
+        "__main__.py",
+        "cli.py",
+        "errors.py",
+        "py.typed",
+        "render.py",
+        "text.py",
+        "torch_build.py",
+    }
+    places = (ROOT / "src" / "whichgpu").iterdir()
+    parts = {f"{place.name}{'/' * place.is_dir()}" for place in places if place.name != "__pycache__"} - small
+    assert [] == sorted(part for part in parts if part not in words)

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 
+from functools import cache
+
 import pytest
 from conftest import Tracing
 from training_steps import STEPS
 
 from whichgpu.scaling import Scaled
+from whichgpu.trace import Trace
+
+
+
+
+@cache
+def traced(name: str, batch_size: int = 4, kind: str = "fake") -> Trace:
+    """Four steps of a workload, traced once for all tests."""
+    return Tracing.trace(STEPS[name], batch_size, kind=kind, steps=4)
 
 
 # CUDA's kernel of an embedding bag and its LSTM make other storages than the CPU's; what real tensors do there is no truth.
@@ -19,8 +30,7 @@ BY_VALUE = {"mlp adafactor"}
 @pytest.mark.parametrize("name", [name for name in STEPS if name not in OTHER_KERNELS])
 def test_hollow_and_real_tensors_ask_for_the_same_memory(name: str, tracing: Tracing) -> None:
     """Every birth and death, in order and to the byte, is the same with tensors that hold nothing."""
-    hollow = tracing.trace(STEPS[name])
-    real = tracing.trace(STEPS[name], kind="real-cpu")
+    hollow, real = traced(name), traced(name, kind="real-cpu")
 
     assert [op.name for op in real.ops] == [op.name for op in hollow.ops]
     assert tracing.memory_events(real) == tracing.memory_events(hollow)
@@ -31,15 +41,15 @@ def test_hollow_and_real_tensors_ask_for_the_same_memory(name: str, tracing: Tra
 @pytest.mark.parametrize("name", sorted(OTHER_KERNELS))
 def test_operators_without_a_cpu_kernel_of_the_same_kind_go_on_with_real_tensors(name: str, tracing: Tracing) -> None:
     """The fallback traces to the end, with the same weights and gradients."""
-    hollow, real = tracing.trace(STEPS[name]), tracing.trace(STEPS[name], kind="real-cpu")
+    hollow, real = traced(name), traced(name, kind="real-cpu")
 
     assert tracing.alive_at_end(real) == tracing.alive_at_end(hollow)
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_two_batch_sizes_tell_a_third(name: str, tracing: Tracing) -> None:
+def test_two_batch_sizes_tell_a_third(name: str) -> None:
     """The trace at batch 13 is, event for event, what those at 4 and 8 say."""
-    low, high, third = (tracing.trace(STEPS[name], size) for size in (4, 8, 13))
+    low, high, third = (traced(name, size) for size in (4, 8, 13))
 
     assert Scaled(low, high).agrees_with(third) is None
 
@@ -47,7 +57,7 @@ def test_two_batch_sizes_tell_a_third(name: str, tracing: Tracing) -> None:
 @pytest.mark.parametrize("name", STEPS)
 def test_the_third_step_is_like_the_second(name: str, tracing: Tracing) -> None:
     """After the first step, which makes the optimizer's state, memory is steady."""
-    events = tracing.memory_events(tracing.trace(STEPS[name], steps=4))
+    events = tracing.memory_events(traced(name))
     starts = [place for place, event in enumerate(events) if event[0] == "step"] + [len(events)]
     parts = [events[starts[n] + 1 : starts[n + 1]] for n in range(4)]
 

@@ -11,13 +11,20 @@ from typing import Any
 
 import torch
 
-LIMIT = 1 << 16  # elements; larger tensors are never followed
+# Elements; larger tensors are never followed. Token and position numbers are looked at more often than data.
+LIMIT_FLOATING = 1 << 16
+LIMIT_OTHER = 1 << 21
+
+
+def followed(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is small enough for its contents to be followed."""
+    return tensor.numel() <= (LIMIT_FLOATING if tensor.dtype.is_floating_point else LIMIT_OTHER)
 
 
 def value_of(tensor: torch.Tensor, hollow: bool) -> torch.Tensor | None:
     """The real tensor that holds the contents, or None when they are not known."""
     if not hollow:
-        return tensor if tensor.numel() <= LIMIT else None
+        return tensor if followed(tensor) else None
     if getattr(tensor.untyped_storage(), "_whichgpu_unknown", False):
         return None
     return getattr(tensor, "_whichgpu_value", None)
@@ -25,7 +32,7 @@ def value_of(tensor: torch.Tensor, hollow: bool) -> torch.Tensor | None:
 
 def attach(tensor: torch.Tensor, value: torch.Tensor) -> None:
     """Remember the contents of a hollow tensor."""
-    if value.numel() <= LIMIT:
+    if followed(value):
         tensor._whichgpu_value = value
 
 

@@ -312,7 +312,7 @@ class Recorder(TorchDispatchMode):
     def _known_values(self, tensors: list[Tensor]) -> list[Tensor] | None:
         values = []
         for tensor in tensors:
-            if tensor.layout != torch.strided or tensor.numel() > known.LIMIT:
+            if tensor.layout != torch.strided or not known.followed(tensor):
                 return None
             value = known.value_of(tensor, hollow.is_hollow(tensor))
             if value is None:
@@ -326,7 +326,7 @@ class Recorder(TorchDispatchMode):
         _collect((out,), outputs)
         if info.short == "_amp_foreach_non_finite_check_and_unscale_":
             return  # gradients are unknown anyway, and the flag of an infinite one stays as it was: none
-        if values is not None and all(t.numel() <= known.LIMIT for t in outputs):
+        if values is not None and all(known.followed(t) for t in outputs):
             by_id = {id(t): v for t, v in zip(tensors, values, strict=True)}
             lookup = lambda t: by_id[id(t)]  # noqa: E731
             try:
