@@ -97,7 +97,7 @@ def cuda_questions() -> None:
 
 def reads_loss(loss: torch.Tensor) -> None:
     assert isinstance(loss.item(), float)
-    assert isinstance(float(loss), float)
+    assert isinstance(float(loss.detach()), float)
     assert loss.is_cuda
     assert not loss.is_cpu
     assert loss.device == torch.device("cuda:0")
@@ -216,7 +216,6 @@ MAKERS: dict[str, Callable[[torch.device, int], Any]] = {
     "arange": lambda d, n: torch.arange(0.0, n, device=d),
     "Tensor.to(tensor)": lambda d, n: torch.zeros(n).to(torch.empty(0, device=d)),
     "copy_": lambda d, n: torch.empty(n, device=d).copy_(torch.zeros(n)),
-    "float tensor type": lambda d, n: torch.cuda.FloatTensor(n),
     "generator": lambda d, n: torch.randn(n, device=d, generator=torch.Generator(d)),
 }
 

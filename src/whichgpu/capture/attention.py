@@ -19,6 +19,8 @@ from whichgpu.capability import parse
 aten = torch.ops.aten
 Tensor = torch.Tensor
 _HALF = (torch.float16, torch.bfloat16)
+# grouped queries in efficient attention, single keys for many queries, heads of 256 in cuDNN's backward
+_SINCE_2_14 = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 14)
 
 
 def choose(
@@ -58,11 +60,14 @@ def _common(query: Tensor, key: Tensor, value: Tensor, grouped: bool) -> bool:
     heads = query.size(1), key.size(1), value.size(1)
     if grouped:
         return heads[1] == heads[2] and heads[0] % heads[1] == 0
-    return heads[0] == heads[1] == heads[2]
+    return heads[0] == heads[1] == heads[2] or (_SINCE_2_14 and heads[1] == heads[2] == 1)
 
 
-def _last_stride_one(*tensors: Tensor | None) -> bool:
-    return all(t is None or t.stride(-1) == 1 or t.size(-1) == 1 for t in tensors)
+def _last_stride_one(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, single: bool) -> bool:
+    """`check_last_dim_stride_equals_1_dense`; `single`: a head of size 1 may have any stride."""
+    if mask is not None and mask.stride(-1) != 1:
+        return False
+    return all(t.stride(-1) == 1 for t in (query, key, value)) or (single and query.size(-1) == 1)
 
 
 def _needs_grad(*tensors: Tensor | None) -> bool:
@@ -75,13 +80,24 @@ def _cudnn(query: Any, key: Any, value: Any, mask: Any, dropout_p: float, is_cau
     if dropout_p * 16 != math.floor(dropout_p * 16):  # `check_cudnn_dropout`
         return False
     sizes = query.size(-1), value.size(-1)
-    if any(size % 8 or size > 128 for size in sizes):
+    if any(size % 8 for size in sizes) or not _cudnn_takes_heads(sizes, _needs_grad(query, key, value, mask), sm):
         return False
     if key.size(2) == 1 or (dropout_p and query.size(2) == 1):
         return False
     if mask is not None and mask.dim() not in (2, 4):
         return False
-    return _last_stride_one(query, key, value, mask) and not (mask is not None and mask.requires_grad)
+    return _last_stride_one(query, key, value, mask, True) and not (mask is not None and mask.requires_grad)
+
+
+def _cudnn_takes_heads(sizes: tuple[int, int], needs_grad: bool, sm: tuple[int, int]) -> bool:
+    """The head sizes in `check_cudnn_tensor_shapes` and `check_cudnn_d256_bprop_head_dim`, for cuDNN after 9.22."""
+    if max(sizes) <= 128:
+        return True
+    if not _SINCE_2_14:
+        return sm == (9, 0) and max(sizes) <= 256
+    if sm != (9, 0) and sm[0] != 10:
+        return False
+    return sizes in ((192, 128), (256, 256)) if needs_grad else max(sizes) <= 256
 
 
 def _flash(query: Any, key: Any, value: Any, mask: Any, dropout_p: float, is_causal: bool, gqa: bool, sm: Any) -> bool:
@@ -95,19 +111,17 @@ def _flash(query: Any, key: Any, value: Any, mask: Any, dropout_p: float, is_cau
     consumer = sm in ((8, 6), (8, 7), (8, 9)) or sm[0] == 12
     if consumer and _needs_grad(query, key, value) and size > 192 and not (not dropout_p and size > 224):
         return False
-    return _last_stride_one(query, key, value)
+    return _last_stride_one(query, key, value, None, True)
 
 
 def _efficient(query: Any, key: Any, value: Any, mask: Any, dropout_p: float, is_causal: bool, gqa: bool, sm: Any) -> bool:
     allowed = (torch.float32, *_HALF) if sm >= (8, 0) else (torch.float32, torch.float16)
-    if query.dtype not in allowed or not _common(query, key, value, False):
+    if query.dtype not in allowed or not _common(query, key, value, gqa and _SINCE_2_14):
         return False
     alignment = _gemm_alignment(query.dtype, sm)
     if query.size(-1) != key.size(-1) or query.size(-1) % alignment or value.size(-1) % alignment:
         return False
-    return all(t.stride(-1) == 1 for t in (query, key, value) if t is not None) and (
-        mask is None or mask.stride(-1) == 1 or mask.size(-1) == 1
-    )
+    return _last_stride_one(query, key, value, mask, False)
 
 
 def _gemm_alignment(dtype: torch.dtype, sm: tuple[int, int]) -> int:

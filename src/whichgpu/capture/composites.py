@@ -13,7 +13,9 @@ from torch._prims_common import suggest_memory_format
 
 from whichgpu.capture import attention
 from whichgpu.capture.autocast import Casts
+from whichgpu.capture import recurrent
 from whichgpu.capture.recorder import Recorder
+from whichgpu.capture.recurrent import Recurrent
 from whichgpu.capture.target import Target
 
 aten = torch.ops.aten
@@ -32,12 +34,17 @@ class Overrides:
         composite = {
             "scaled_dot_product_attention": attention.make(self.target.capability, self.recorder.same_for),
             "dropout": _dropout,
+            "lstm_cell": recurrent.lstm_cell,
+            "gru_cell": recurrent.gru_cell,
+            "ctc_loss.Tensor": _ctc_loss,
             "softmax.int": _softmax(aten._softmax.default),
             "log_softmax.int": _softmax(aten._log_softmax.default),
         }
+        composite |= Recurrent(self.target.sm_count).overrides()
         for name, function in composite.items():
             self.library.impl(name, function, "CompositeImplicitAutograd", allow_override=True)
         self.recorder.hollow_implementations.update(_HOLLOW)
+        self.recorder.value_implementations.update(_BY_VALUE)
         self.casts = Casts()
         self.plain_clear = torch.clear_autocast_cache
 
@@ -99,7 +106,34 @@ def _reduced_in_place(kernel: Any) -> Any:
     return loss
 
 
+def _ctc_loss(
+    log_probs: Tensor, targets: Tensor, input_lengths: Tensor, target_lengths: Tensor, blank: int = 0, reduction: int = 1,
+    zero_infinity: bool = False,
+) -> Tensor:
+    """`ctc_loss.Tensor` of LossCTC.cpp: the lengths are read on the host."""
+    lengths = (input_lengths.tolist(), target_lengths.tolist())
+    return aten.ctc_loss.IntList(log_probs, targets, *lengths, blank, reduction, zero_infinity)
+
+
+def _ctc_loss_kernel(
+    log_probs: Tensor, targets: Tensor, input_lengths: Any, target_lengths: Any, blank: int = 0, zero_infinity: bool = False
+) -> tuple[Tensor, Tensor]:
+    """`_ctc_loss` of cuda/LossCTC.cu: loss by sequence, and the table of forward probabilities."""
+    steps, batch = log_probs.size(0), log_probs.size(1)
+    longest = targets.size(1) if targets.dim() == 2 else max(list(target_lengths))
+    return log_probs.new_empty(batch), log_probs.new_empty((batch, steps, 2 * longest + 1))
+
+
+_BY_VALUE = {
+    "_pack_padded_sequence": recurrent.pack_padded_sequence,
+    "_ctc_loss": _ctc_loss_kernel,
+}
+
 _HOLLOW = {
+    "_thnn_fused_gru_cell": recurrent.gru_cell_kernel,
+    "_thnn_fused_gru_cell_backward": recurrent.gru_cell_kernel_backward,
+    "_cudnn_rnn": recurrent.rnn,
+    "_cudnn_rnn_backward": recurrent.rnn_backward,
     "convolution": _convolution,
     **{
         name: _reduced_in_place(getattr(aten, name).default)

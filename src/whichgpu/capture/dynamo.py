@@ -18,8 +18,9 @@ import torch
 class _StandIn(ModuleType):
     def __init__(self) -> None:
         super().__init__("torch._dynamo")
-        spec = importlib.util.find_spec("torch._dynamo")
-        self.__path__ = list(spec.submodule_search_locations or []) if spec else []
+        self.__spec__ = importlib.util.find_spec("torch._dynamo")
+        assert self.__spec__ is not None
+        self.__path__ = list(self.__spec__.submodule_search_locations or [])
 
     @staticmethod
     def disable(fn: Any = None, recursive: bool = True, **_: Any) -> Any:
@@ -50,9 +51,14 @@ def stand_in() -> None:
 
 
 def load() -> Any:
-    """Replace the stand-in by the real package."""
-    sys.modules.pop("torch._dynamo", None)  # its submodules may be loaded already and register themselves only once
-    torch.__dict__.pop("_dynamo", None)
-    module = importlib.import_module("torch._dynamo")
-    torch._dynamo = module
+    """Turn the stand-in into the real package, keeping the submodules that were loaded through it."""
+    module = sys.modules["torch._dynamo"]
+    if isinstance(module, _StandIn):
+        spec = module.__spec__
+        assert spec is not None
+        assert spec.loader is not None
+        module.__class__ = ModuleType
+        module.__loader__ = spec.loader
+        module.__file__ = spec.origin
+        spec.loader.exec_module(module)
     return module

@@ -16,9 +16,18 @@ LIMIT_FLOATING = 1 << 16
 LIMIT_OTHER = 1 << 21
 
 
+LIMIT_UNIFORM = 1 << 25  # one number everywhere: no memory, but still time
+
+
 def followed(tensor: torch.Tensor) -> bool:
     """Whether a tensor is small enough for its contents to be followed."""
     return tensor.numel() <= (LIMIT_FLOATING if tensor.dtype.is_floating_point else LIMIT_OTHER)
+
+
+def uniform(tensor: torch.Tensor, number: float) -> None:
+    """The tensor holds one number everywhere."""
+    if tensor.numel() <= LIMIT_UNIFORM:
+        tensor._whichgpu_value = torch.tensor(number, dtype=tensor.dtype).expand(tensor.shape)
 
 
 def value_of(tensor: torch.Tensor, hollow: bool) -> torch.Tensor | None:

@@ -79,15 +79,15 @@ class Pretence:
         true_device = base.device.__get__
         cpu = "cpu"
 
+        # under a torch function mode (`with torch.device(...)`) `true_device` comes back through these properties
         def device(tensor: Tensor) -> torch.device:
-            found = true_device(tensor)
-            return _CUDA if found.type == cpu and index_of(tensor) is not None else found
+            return _CUDA if index_of(tensor) is not None else true_device(tensor)
 
         def is_cuda(tensor: Tensor) -> bool:
-            return true_device(tensor).type == cpu and index_of(tensor) is not None
+            return index_of(tensor) is not None
 
         def is_cpu(tensor: Tensor) -> bool:
-            return true_device(tensor).type == cpu and index_of(tensor) is None
+            return index_of(tensor) is None and true_device(tensor).type == cpu
 
         self.set(Tensor, "device", property(device))
         self.set(Tensor, "is_cuda", property(is_cuda))
@@ -97,6 +97,10 @@ class Pretence:
         plain_to = base.to
 
         def move(tensor: Tensor, to_gpu: bool, *args: Any, **kwargs: Any) -> Tensor:
+            if not to_gpu and not tensor.requires_grad and hollow.is_hollow(tensor):
+                value = known.value_of(tensor, True)
+                if value is not None:
+                    return plain_to(value, *args, copy=True, **kwargs)
             recorder.force = "gpu" if to_gpu else "host"
             try:
                 return plain_to(tensor, *args, copy=True, **kwargs)
@@ -106,7 +110,7 @@ class Pretence:
         def to(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
             wanted, dtype, options = _parse_to(args, kwargs)
             on_gpu = index_of(tensor) is not None
-            if true_device(tensor).type != cpu or (wanted is not None and wanted.type not in ("cpu", "cuda")):
+            if (not on_gpu and true_device(tensor).type != cpu) or (wanted is not None and wanted.type not in ("cpu", "cuda")):
                 return plain_to(tensor, *args, **kwargs)
             to_gpu = on_gpu if wanted is None else wanted.type == "cuda"
             dtype = tensor.dtype if dtype is None else dtype
@@ -139,11 +143,15 @@ class Pretence:
 
         self.set(Tensor, "__deepcopy__", deepcopy)
         for name in ("tolist", "numpy", "__array__"):
-            self.set(Tensor, name, self._read(getattr(Tensor, name)))
+            self.set(Tensor, name, self._read(getattr(Tensor, name), of_host=name != "tolist"))
 
-    def _read(self, plain: Any) -> Any:
+    def _read(self, plain: Any, of_host: bool) -> Any:
         @functools.wraps(plain)
         def read(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+            if of_host and tensor.is_cuda and not kwargs.get("force"):
+                raise TypeError(
+                    "can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory first."
+                )
             if hollow.is_hollow(tensor):
                 value = known.value_of(tensor, True)
                 if value is None:
@@ -167,12 +175,12 @@ class Pretence:
                 kwargs.pop("pin_memory", None)
                 if device is None and isinstance(data, Tensor):
                     device = data.device
-                if device is None and torch_device_context.CURRENT_DEVICE is not None:
-                    device = torch_device_context.CURRENT_DEVICE
+                if device is None:
+                    return plain(data, *args, **kwargs)  # a device context, if any, sees to it
                 made = plain(data, *args, device="cpu", **kwargs) if not isinstance(data, Tensor) else (
                     plain(data, *args, **kwargs)
                 )
-                return made if device is None else made.to(torch.device(device))
+                return made.to(torch.device(device))
 
             return make
 

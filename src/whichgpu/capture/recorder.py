@@ -11,6 +11,7 @@ What belongs to the GPU is a tag on the storage, so views and `.data` tricks kee
 from __future__ import annotations
 
 import gc
+import math
 import sys
 import weakref
 from typing import Any
@@ -219,6 +220,8 @@ class Recorder(TorchDispatchMode):
     # ---- real tensors -----------------------------------------------------------------------------
 
     def _run_real(self, func: Any, info: _FuncInfo, args: Any, kwargs: Any, tensors: list[Tensor]) -> Any:
+        if info.short == "_cudnn_rnn_flatten_weight":
+            return self._flatten(info, args[0])
         implementation = self.real_implementations.get(info.short)
         inputs = tuple(self._describe(t) for t in tensors)
         self.ops.append(())  # its place in the order; filled in below
@@ -241,21 +244,24 @@ class Recorder(TorchDispatchMode):
 
     def _infer(self, func: Any, info: _FuncInfo, args: Any, kwargs: Any, tensors: list[Tensor], *, gpu: bool) -> Any:
         values = self._known_values(tensors)
-        if info.data_dependent and info.short != "_local_scalar_dense" and not _plain_index(info, args):
+        by_value = self.value_implementations.get(info.short)
+        if info.data_dependent and by_value is None and info.short != "_local_scalar_dense" and not _plain_index(info, args):
             return self._data_dependent(func, info, args, kwargs, values, gpu)
         if info.resizes:
             return self._resize(func, info, args, kwargs, tensors, gpu)
+        if info.short == "_cudnn_rnn_flatten_weight":
+            return self._flatten(info, args[0])
         special = self.hollow_implementations.get(info.short)
         key: list[Any] = [func]
         _key(args, key)
         _key(kwargs, key)
         try:
-            cache_key: Any = tuple(key)
+            cache_key: Any = None if by_value else tuple(key)
             shapes = self._shapes.get(cache_key)
         except TypeError:  # an argument that cannot be hashed; worked out afresh each time
             cache_key, shapes = None, None
         if shapes is None:
-            shapes = self._work_out(func, info, args, kwargs, tensors, special)
+            shapes = self._work_out(func, info, args, kwargs, tensors, special, by_value)
             if cache_key is not None:
                 self._shapes[cache_key] = shapes
         if gpu:
@@ -267,7 +273,8 @@ class Recorder(TorchDispatchMode):
             outputs: list[Tensor] = []
             _collect((out,), outputs)
             for tensor in outputs:
-                self.adopt(tensor)
+                if hollow.is_hollow(tensor):
+                    self.adopt(tensor)
             described = tuple(
                 (shape, dtype, stride, -1 if index is None else index)
                 for (shape, dtype, stride), index in zip(shapes.inputs, inputs, strict=True)
@@ -276,15 +283,22 @@ class Recorder(TorchDispatchMode):
         self._follow(func, info, args, kwargs, tensors, values, out)
         return out
 
-    def _work_out(self, func: Any, info: _FuncInfo, args: Any, kwargs: Any, tensors: list[Tensor], special: Any) -> _Shapes:
+    def _work_out(
+        self, func: Any, info: _FuncInfo, args: Any, kwargs: Any, tensors: list[Tensor], special: Any, by_value: Any = None
+    ) -> _Shapes:
         metas = {id(t): _meta_of(t) for t in tensors}
+        if by_value is not None:  # small tensors with their contents, the others as shapes
+            for tensor in tensors:
+                value = known.value_of(tensor, hollow.is_hollow(tensor))
+                if value is not None and not value.dtype.is_floating_point:
+                    metas[id(tensor)] = value
         lookup = lambda t: metas[id(t)]  # noqa: E731
         meta_args = known.substitute(args, lookup)
         meta_kwargs = {name: known.substitute(value, lookup) for name, value in kwargs.items()}
         if "device" in meta_kwargs:
             meta_kwargs["device"] = torch.device("meta")
         try:
-            out = (special or func)(*meta_args, **meta_kwargs)
+            out = (by_value or special or func)(*meta_args, **meta_kwargs)
         except (NotImplementedError, RuntimeError) as error:
             out = self._try_on_zeros(func, args, kwargs, tensors, error)
         places = {id(metas[id(t)]): number for number, t in reversed(list(enumerate(tensors)))}
@@ -312,7 +326,7 @@ class Recorder(TorchDispatchMode):
     def _known_values(self, tensors: list[Tensor]) -> list[Tensor] | None:
         values = []
         for tensor in tensors:
-            if tensor.layout != torch.strided or not known.followed(tensor):
+            if tensor.layout != torch.strided:
                 return None
             value = known.value_of(tensor, hollow.is_hollow(tensor))
             if value is None:
@@ -324,6 +338,9 @@ class Recorder(TorchDispatchMode):
         """Compute the known values of the results, or mark what was written as unknown."""
         outputs: list[Tensor] = []
         _collect((out,), outputs)
+        if (number := _fill(info, args)) is not None and hollow.is_hollow(outputs[0]):
+            known.uniform(outputs[0], number)
+            return
         if info.short == "_amp_foreach_non_finite_check_and_unscale_":
             return  # gradients are unknown anyway, and the flag of an infinite one stays as it was: none
         if values is not None and all(known.followed(t) for t in outputs):
@@ -340,6 +357,10 @@ class Recorder(TorchDispatchMode):
                     if id(tensor) not in by_id and hollow.is_hollow(tensor):
                         known.attach(tensor, value)
                 return
+        if (healthy := _healthy(info, args)) is not None and known.followed(outputs[0]):
+            self.note("the step looks for infinite or missing numbers on the GPU; none were assumed")
+            known.attach(outputs[0], torch.full(outputs[0].shape, healthy))
+            return
         if info.written:
             for name, value in _named(info, args, kwargs):
                 if name in info.written:
@@ -354,7 +375,10 @@ class Recorder(TorchDispatchMode):
             return
         by_id = {id(t): v for t, v in zip(tensors, values, strict=True)}
         lookup = lambda t: by_id[id(t)]  # noqa: E731
-        result = func(*known.substitute(args, lookup), **{k: known.substitute(v, lookup) for k, v in kwargs.items()})
+        try:
+            result = func(*known.substitute(args, lookup), **{k: known.substitute(v, lookup) for k, v in kwargs.items()})
+        except RuntimeError:  # a view by strides of a tensor that is known to hold one number everywhere
+            return
         outputs: list[Tensor] = []
         results: list[Tensor] = []
         _collect((out,), outputs)
@@ -422,6 +446,26 @@ class Recorder(TorchDispatchMode):
             self.adopt(fresh)
         return target.set_(fresh.untyped_storage(), 0, size, stride)
 
+    def _flatten(self, info: _FuncInfo, weights: list[Tensor]) -> Tensor:
+        """Weights of a recurrent layer become views of one new buffer."""
+        inputs = tuple(self._describe(w) for w in weights)
+        self.ops.append(())
+        size = sum(w.numel() for w in weights)
+        if self.real:
+            buffer = torch.cat([w.detach().reshape(-1) for w in weights])
+        else:
+            buffer = hollow.empty((size,), (1,), weights[0].dtype)
+        self.adopt(buffer)
+        offset = 0
+        with torch.no_grad():
+            for w in weights:
+                stride = torch.empty(w.shape, device="meta").stride()
+                w.set_(buffer.untyped_storage(), offset, w.shape, stride)
+                offset += w.numel()
+        shapes = _Shapes(None, None, {})
+        self.ops[-1] = self._op(info, inputs, (self._describe(buffer),), shapes)
+        return buffer
+
     # ---- bookkeeping ------------------------------------------------------------------------------
 
     def note(self, text: str) -> None:
@@ -460,6 +504,7 @@ class Recorder(TorchDispatchMode):
         # filled by capture.composites: operators without a usable meta or CPU kernel
         self.hollow_implementations: dict[str, Any] = {}
         self.real_implementations: dict[str, Any] = {}
+        self.value_implementations: dict[str, Any] = {}  # get small integer tensors with their contents
 
     def collect_garbage(self) -> None:
         """Let go of reference cycles at a fixed place, so that every batch size sees the same order of events."""
@@ -485,6 +530,29 @@ def _plain_index(info: _FuncInfo, args: Any) -> bool:
     return info.short == "index" and all(
         index is None or index.dtype not in (torch.bool, torch.uint8) for index in args[1]
     )
+
+
+def _fill(info: _FuncInfo, args: Any) -> float | None:
+    """The number that a factory fills a tensor with, whatever the tensors that it is given hold."""
+    if info.short in ("zeros_like", "new_zeros", "zeros"):
+        return 0
+    if info.short in ("ones_like", "new_ones", "ones"):
+        return 1
+    place = {"full_like": 1, "new_full": 2, "full": 1}.get(info.short)
+    return args[place] if place is not None and len(args) > place and not isinstance(args[place], Tensor) else None
+
+
+def _healthy(info: _FuncInfo, args: Any) -> bool | None:
+    """What a comparison that looks for NaN or infinity says of a tensor without any; None for other operators."""
+    if info.short in ("isnan", "isinf", "isposinf", "isneginf"):
+        return False
+    if info.short in ("eq", "ne"):
+        one, other = args[0], args[1]
+        if one is other:  # x == x
+            return info.short == "eq"
+        if isinstance(other, float) and math.isinf(other):
+            return info.short == "ne"
+    return None
 
 
 def _collect(values: Any, into: list[Tensor]) -> None:
@@ -521,37 +589,52 @@ def _dense(tensor: Tensor) -> bool:
     return hollow.storage_bytes(tuple(tensor.shape), tensor.stride(), 1) <= max(tensor.numel(), 1)
 
 
-def _spec(out: Any, places: dict[int, int], bases: dict[int, int]) -> Any:
-    """A recipe for the result: ("alias", n), ("view", n, ...), ("new", ...) or a plain value."""
+def _spec(out: Any, places: dict[int, int], bases: dict[int, int], fresh: dict[int, int] | None = None) -> Any:
+    """A recipe for the result: ("alias", n), ("view", n, ...), ("new", ...) or a plain value.
+
+    New tensors that share a storage carry the same number, so that they share one again when made.
+    """
+    fresh = {} if fresh is None else fresh
     if isinstance(out, Tensor):
         if id(out) in places:
             return ("alias", places[id(out)])
         if out.layout != torch.strided:
             raise DataDependentError(f"a result of layout {out.layout}")
-        base = bases.get(out.untyped_storage()._cdata)
+        if not out.is_meta:  # belongs to the host
+            return ("value", out)
+        storage = out.untyped_storage()
+        base = bases.get(storage._cdata)
         if base is not None:
             return ("view", base, tuple(out.shape), out.stride(), out.storage_offset())
-        return ("new", tuple(out.shape), out.stride(), out.dtype, out.untyped_storage().nbytes())
+        number = fresh.setdefault(storage._cdata, len(fresh))
+        return ("new", number, tuple(out.shape), out.stride(), out.dtype, storage.nbytes(), out.storage_offset())
     if isinstance(out, (list, tuple)):
-        return (type(out) if type(out) in (list, tuple) else tuple, [_spec(item, places, bases) for item in out])
+        kind = type(out) if type(out) in (list, tuple) else tuple
+        return (kind, [_spec(item, places, bases, fresh) for item in out])
     return ("value", out)
 
 
-def _zeros(shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype, _: int) -> Tensor:
-    return torch.empty_strided(shape, stride, dtype=dtype).zero_()
+def _zeros(shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype, at_least_bytes: int) -> Tensor:
+    size = max(hollow.storage_bytes(shape, stride, dtype.itemsize), at_least_bytes)
+    return torch.empty(0, dtype=dtype).set_(torch.zeros(size, dtype=torch.uint8).untyped_storage(), 0, shape, stride)
 
 
-def _materialise(spec: Any, tensors: list[Tensor], make: Any = hollow.empty) -> Any:
+def _materialise(spec: Any, tensors: list[Tensor], make: Any = hollow.empty, made: dict[int, Tensor] | None = None) -> Any:
+    made = {} if made is None else made
     kind = spec[0]
     if kind == "new":
-        return make(*spec[1:])
+        _, number, shape, stride, dtype, size, offset = spec
+        if number not in made:
+            first = made[number] = make(shape, stride, dtype, size)
+            return first if not offset else first.as_strided(shape, stride, offset)
+        return torch.empty(0, dtype=dtype).set_(made[number].untyped_storage(), offset, shape, stride)
     if kind == "alias":
         return tensors[spec[1]]
     if kind == "view":
         return torch.as_strided(tensors[spec[1]], spec[2], spec[3], spec[4])
     if kind == "value":
         return spec[1]
-    return kind(_materialise(item, tensors, make) for item in spec[1])
+    return kind(_materialise(item, tensors, make, made) for item in spec[1])
 
 
 def _describe_shape(tensor: Tensor) -> tuple[Any, ...]:

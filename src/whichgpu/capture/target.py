@@ -13,7 +13,7 @@ class Target(NamedTuple):
     capability: tuple[int, int]
     name: str = "NVIDIA GPU"
     memory_bytes: int = 80 << 30
-    sm_count: int = 108
+    sm_count: int = 132
 
     @classmethod
     def parse(cls, capability: str) -> Target:
