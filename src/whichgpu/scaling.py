@@ -95,7 +95,7 @@ class Scaled:
             low.phase,
             tuple((t.shape, t.dtype, t.stride) for t in (*low.inputs, *low.outputs)),
             tuple(t.shape for t in (*high.inputs, *high.outputs)),
-            repr(low.attributes),
+            _settings(low),
         )
 
     def agrees_with(self, third: Trace) -> str | None:
@@ -130,7 +130,7 @@ class Single:
         op = self.low.ops[index]
         return (
             op.name, op.phase, tuple((t.shape, t.dtype, t.stride) for t in (*op.inputs, *op.outputs)),
-            repr(op.attributes),
+            _settings(op),
         )
 
 
@@ -145,6 +145,16 @@ class Scaling(msgspec.Struct, frozen=True, kw_only=True):
     def storages(self) -> tuple[Storage, ...]:
         """The storages of the example trace."""
         return self.example.storages
+
+
+def _settings(op: Op) -> str:
+    """Attributes that can decide about memory; numbers such as a bias correction differ from step to step."""
+    kept = {
+        name: value
+        for name, value in op.attributes.items()
+        if not isinstance(value, float) and not (isinstance(value, list) and any(isinstance(v, float) for v in value))
+    }
+    return repr(kept)
 
 
 def _between(one: int, other: int, by: int, gap: int) -> int:

@@ -1,4 +1,4 @@
-"""Small made-up traces: a family is one program whose sizes are affine in the batch size, as most steps' are."""
+"""Small made-up traces: one program whose sizes are affine in the batch size, as those of most steps are."""
 
 from __future__ import annotations
 
@@ -13,7 +13,13 @@ from whichgpu.trace import Category, EventKind, Op, Phase, Storage, Tensor, Trac
 
 MIB = 1 << 20
 CATEGORIES: tuple[Category, ...] = (
-    "weight", "buffer", "gradient", "optimizer_state", "activation", "input", "temporary",
+    "weight",
+    "buffer",
+    "gradient",
+    "optimizer_state",
+    "activation",
+    "input",
+    "temporary",
 )
 
 
@@ -42,7 +48,12 @@ class Call:
 
 
 def make_trace(
-    calls: Sequence[Call], batch_size: int, *, capability: str = "9.0", workload: str = "made-up", **fields: Any
+    calls: Sequence[Call],
+    batch_size: int,
+    *,
+    capability: str = "9.0",
+    workload: str = "made-up",
+    **fields: Any,
 ) -> Trace:
     """The trace of a program at a batch size."""
     storages: list[Storage] = []
@@ -59,11 +70,26 @@ def make_trace(
             outputs.append(Tensor(shape, "uint8", (), len(storages)))
             storages.append(Storage(size, made.category, number))
         ops.append(Op(call.name, call.phase, 0, (), tuple(outputs), call.attributes, flops=10 * batch_size))
-    facts = {"backward_calls": 1, "optimizer_steps": 1, "dtypes": ["float32"], "same_for": [], "default_batch_size": 8}
+    facts = {
+        "backward_calls": 1,
+        "optimizer_steps": 1,
+        "dtypes": ["float32"],
+        "same_for": [],
+        "default_batch_size": 8,
+    }
     made_trace = Trace(
-        workload=workload, batch_size=batch_size, capability=capability, kind=fields.pop("kind", "fake"),
-        torch_version="2.14.1", steps=1, names=(), ops=tuple(ops), storages=tuple(storages), events=tuple(events),
-        facts={**facts, **fields.pop("facts", {})}, **fields,
+        workload=workload,
+        batch_size=batch_size,
+        capability=capability,
+        kind=fields.pop("kind", "fake"),
+        torch_version="2.14.1",
+        steps=1,
+        names=(),
+        ops=tuple(ops),
+        storages=tuple(storages),
+        events=tuple(events),
+        facts={**facts, **fields.pop("facts", {})},
+        **fields,
     )
     validate(made_trace)
     return made_trace
@@ -91,7 +117,11 @@ TRAINING: tuple[Call, ...] = (
 
 @st.composite
 def programs(
-    draw: st.DrawFn, *, largest_base: int = 64 * MIB, largest_slope: int = 4 * MIB, names: Sequence[str] = ("aten.add.Tensor",),
+    draw: st.DrawFn,
+    *,
+    largest_base: int = 64 * MIB,
+    largest_slope: int = 4 * MIB,
+    names: Sequence[str] = ("aten.add.Tensor",),
     most: int = 25,
 ) -> list[Call]:
     """Random programs: operators that make storages of affine sizes, and deaths in any order."""
@@ -104,7 +134,8 @@ def programs(
         frees = draw(st.lists(st.sampled_from(alive), unique=True, max_size=4)) if alive else []
         alive = [index for index in alive if index not in frees]
         makes = tuple(
-            Made(draw(sizes), draw(slopes), draw(st.sampled_from(CATEGORIES))) for _ in range(draw(st.integers(0, 2)))
+            Made(draw(sizes), draw(slopes), draw(st.sampled_from(CATEGORIES)))
+            for _ in range(draw(st.integers(0, 2)))
         )
         alive += range(born, born + len(makes))
         born += len(makes)

@@ -29,8 +29,18 @@ def model() -> MemoryModel:
 
 def price(usd: float) -> Price:
     """A purchase price."""
-    return Price(usd=usd, unit="once", condition="new", offers=1, lowest_usd=usd, highest_usd=usd,
-                 oldest="2026-01", newest="2026-01", providers=("x",), sources=("y",))  # fmt: skip
+    return Price(
+        usd=usd,
+        unit="once",
+        condition="new",
+        offers=1,
+        lowest_usd=usd,
+        highest_usd=usd,
+        oldest="2026-01",
+        newest="2026-01",
+        providers=("x",),
+        sources=("y",),
+    )
 
 
 # ---- fit ------------------------------------------------------------------------------------------------
@@ -47,13 +57,30 @@ def test_json_keys_of_fit_are_frozen() -> None:
     assert ["kind", "affine", "seconds", "cached", "torch_version"] == list(found["trace"])
     for row in found["gpus"]:
         assert [
-            "gpu", "memory_bytes", "fits", "peak_reserved_bytes", "peak_allocated_bytes", "context_bytes",
-            "max_batch_size", "max_batch_size_pow2", "breakdown", "peak_phase", "peak_op", "supported", "notes",
-        ] == list(row)  # fmt: skip
+            "gpu",
+            "memory_bytes",
+            "fits",
+            "peak_reserved_bytes",
+            "peak_allocated_bytes",
+            "context_bytes",
+            "max_batch_size",
+            "max_batch_size_pow2",
+            "breakdown",
+            "peak_phase",
+            "peak_op",
+            "supported",
+            "notes",
+        ] == list(row)
         assert [
-            "weights_bytes", "gradients_bytes", "optimizer_state_bytes", "activations_bytes", "temporaries_bytes",
-            "workspaces_bytes", "inputs_bytes", "buffers_bytes",
-        ] == list(row["breakdown"])  # fmt: skip
+            "weights_bytes",
+            "gradients_bytes",
+            "optimizer_state_bytes",
+            "activations_bytes",
+            "temporaries_bytes",
+            "workspaces_bytes",
+            "inputs_bytes",
+            "buffers_bytes",
+        ] == list(row["breakdown"])
 
 
 def test_a_limit_is_a_row_of_its_own_without_a_context() -> None:
@@ -76,7 +103,7 @@ def test_a_card_has_its_memory_less_the_context() -> None:
 
 @pytest.mark.parametrize("limit_mib", [2100, 2500, 3000, 5000, 80_000])
 def test_a_row_that_fits_adds_up(limit_mib: int) -> None:
-    """The parts of the breakdown sum to the row's own allocated peak, reserved is no less, and both are in the limit."""
+    """The parts sum to the row's own allocated peak, reserved is no less, and both are in the limit."""
     row = advice.limit_row(model(), 30, limit_mib * MIB)
 
     assert row.fits
@@ -99,7 +126,11 @@ def test_memory_smaller_than_the_context_holds_nothing() -> None:
     row = advice.fit_row(card, model(), 1, 700 * MIB, ("too old",))
 
     assert (False, 0, 0, False, ("too old",)) == (
-        row.fits, row.max_batch_size, row.max_batch_size_pow2, row.supported, row.notes,
+        row.fits,
+        row.max_batch_size,
+        row.max_batch_size_pow2,
+        row.supported,
+        row.notes,
     )
 
 
@@ -113,7 +144,9 @@ def test_caveats_name_what_is_missing() -> None:
     told = advice.caveats(without)
 
     assert ["backward()", "optimizer", "real tensors"] == [
-        word for word, line in zip(("backward()", "optimizer", "real tensors"), told, strict=True) if word in line
+        word
+        for word, line in zip(("backward()", "optimizer", "real tensors"), told, strict=True)
+        if word in line
     ]
 
 
@@ -157,20 +190,38 @@ def test_json_keys_of_rank_are_frozen() -> None:
 
     assert ["workloads", "basis", "traces", "gpus", "notes"] == list(found)
     assert [
-        "gpu", "memory_bytes", "compute_capability", "tier", "trains", "max_batch_size", "max_batch_size_pow2",
-        "supported", "buy", "rent", "notes",
-    ] == list(found["gpus"][0])  # fmt: skip
+        "gpu",
+        "memory_bytes",
+        "compute_capability",
+        "tier",
+        "trains",
+        "max_batch_size",
+        "max_batch_size_pow2",
+        "supported",
+        "buy",
+        "rent",
+        "notes",
+    ] == list(found["gpus"][0])
     assert {"w0": 4} == found["gpus"][0]["max_batch_size"] == found["gpus"][0]["max_batch_size_pow2"]
 
 
 def test_tiers_count_the_workloads_that_fit() -> None:
     """All of them, at least half of them, fewer than half."""
     rows = ranked(
-        {"H200": (9, 9, 9, 9), "RTX 4090": (9, 9, 9, 0), "RTX 3090": (9, 0, 9, 0), "RTX 3060": (9, 0, 0, 0),
-         "GTX 1070": (0, 0, 0, 0)}, {},
-    )  # fmt: skip
+        {
+            "H200": (9, 9, 9, 9),
+            "RTX 4090": (9, 9, 9, 0),
+            "RTX 3090": (9, 0, 9, 0),
+            "RTX 3060": (9, 0, 0, 0),
+            "GTX 1070": (0, 0, 0, 0),
+        },
+        {},
+    )
     found = {row.gpu: (row.tier, row.trains) for row in rows}
-    by_name = {name: found[catalogue.load().find(name).name] for name in ("H200", "RTX 4090", "RTX 3090", "RTX 3060", "GTX 1070")}
+    by_name = {
+        name: found[catalogue.load().find(name).name]
+        for name in ("H200", "RTX 4090", "RTX 3090", "RTX 3060", "GTX 1070")
+    }
 
     assert [("all", 4), ("most", 3), ("most", 2), ("poor", 1), ("poor", 0)] == list(by_name.values())
 
@@ -182,7 +233,7 @@ def names_of(rows: list[advice.RankRow]) -> list[str]:
 
 
 def test_the_cheapest_card_that_trains_all_is_first() -> None:
-    """Price decides within a tier, a card without a price comes last in it, and no cheaper card of a lower tier passes."""
+    """Price decides within a tier, no price comes last, and no cheap card of a lower tier passes."""
     sizes = {"H200": (9, 9), "RTX 4090": (5, 5), "RTX 3090": (4, 4), "RTX 3060": (3, 0), "GTX 1070": (0, 0)}
     prices = {"RTX 4090": 1900.0, "RTX 3090": 900.0, "RTX 3060": 200.0, "GTX 1070": 50.0}
 
@@ -191,8 +242,10 @@ def test_the_cheapest_card_that_trains_all_is_first() -> None:
 
 @pytest.mark.parametrize("small", [(3, 0), (3, 3)])
 def test_an_unsupported_card_is_marked_and_never_first(small: tuple[int, int]) -> None:
-    """A card that the software cannot use stands after every card that it can, however cheap and large it is."""
-    rows = ranked({"P100": (9, 9), "RTX 3060": small, "GTX 1070": (0, 0)}, {"P100": 90.0, "RTX 3060": 200.0}, ("P100",))
+    """A card that the software cannot use stands after all that it can, however cheap and large."""
+    rows = ranked(
+        {"P100": (9, 9), "RTX 3060": small, "GTX 1070": (0, 0)}, {"P100": 90.0, "RTX 3060": 200.0}, ("P100",)
+    )
 
     assert "P100" == names_of(rows)[-1]
     assert not rows[-1].supported
@@ -202,7 +255,7 @@ def test_an_unsupported_card_is_marked_and_never_first(small: tuple[int, int]) -
 
 def test_equal_cards_are_in_a_fixed_order() -> None:
     """Where nothing else decides, the name does, so that two runs print the same."""
-    sizes = {name: (4,) for name in NAMES}
+    sizes = dict.fromkeys(NAMES, (4,))
 
     assert ranked(sizes, {}) == ranked(dict(reversed(sizes.items())), {})
 

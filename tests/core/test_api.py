@@ -59,8 +59,12 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
             self.seconds += 0.5
             padded = -(-batch_size // found.bucket) * found.bucket
             trace = make_trace(
-                found.calls.get(self.ref.text, TRAINING), padded, capability=capability, kind=self.kind,
-                workload=self.ref.text, facts={"same_for": [capability, *found.same_for], **found.facts},
+                found.calls.get(self.ref.text, TRAINING),
+                padded,
+                capability=capability,
+                kind=self.kind,
+                workload=self.ref.text,
+                facts={"same_for": [capability, *found.same_for], **found.facts},
             )
             return msgspec.structs.replace(trace, batch_size=batch_size)
 
@@ -105,7 +109,9 @@ def test_named_cards_are_answered_in_the_order_given(world: World) -> None:
     report = api.fit("bert-base", batch_size=8, gpus=["4090", "h200"])
     cards = [catalogue.load().find(name) for name in ("RTX 4090", "H200")]
 
-    assert [(card.name, card.memory_bytes) for card in cards] == [(row.gpu, row.memory_bytes) for row in report.gpus]
+    assert [(card.name, card.memory_bytes) for card in cards] == [
+        (row.gpu, row.memory_bytes) for row in report.gpus
+    ]
     assert [context_bytes(card.capability) for card in cards] == [row.context_bytes for row in report.gpus]
 
 
@@ -136,9 +142,17 @@ def test_json_is_what_was_agreed(world: World) -> None:
     assert isinstance(found["trace"]["seconds"], float)
     for row in found["gpus"]:
         assert {
-            "gpu", "memory_bytes", "fits", "peak_reserved_bytes", "peak_allocated_bytes", "context_bytes",
-            "max_batch_size", "max_batch_size_pow2", "breakdown", "notes",
-        } <= set(row)  # fmt: skip
+            "gpu",
+            "memory_bytes",
+            "fits",
+            "peak_reserved_bytes",
+            "peak_allocated_bytes",
+            "context_bytes",
+            "max_batch_size",
+            "max_batch_size_pow2",
+            "breakdown",
+            "notes",
+        } <= set(row)
         assert isinstance(row["fits"], bool)
         assert row["fits"] == isinstance(row["peak_reserved_bytes"], int)
         assert isinstance(row["notes"], list)
@@ -202,7 +216,7 @@ def test_other_errors_are_not_retried(world: World) -> None:
 
 
 def test_sizes_in_steps_are_traced_one_by_one_and_told(world: World) -> None:
-    """Padded batches are not affine: each batch size has a trace of its own, and the answer is still exact."""
+    """Padded batches are not affine: each size has a trace of its own, and the answer is exact."""
     world.bucket = 16
     report = api.fit("bert-base", batch_size=40, memory_limit_bytes=3 * GIB, gpus=["H200"])
     row = report.gpus[0]
@@ -286,7 +300,7 @@ def test_ranking_has_every_card_and_every_workload(world: World) -> None:
 
 
 def test_the_first_card_trains_all_and_none_like_it_is_cheaper(world: World) -> None:
-    """The recommendation is the cheapest supported card that runs all workloads; those that run fewer come later."""
+    """The cheapest supported card that runs all workloads is first; those that run fewer come later."""
     world.calls = {"gpt2": HUGE}
     report = api.rank(["bert-base", "gpt2"])
     first = report.gpus[0]

@@ -33,5 +33,5 @@ def test_every_card_of_the_catalogue_has_a_class() -> None:
 
 
 def test_capabilities_are_read_as_two_numbers() -> None:
-    """"12.0" is twelve and zero."""
+    """ "12.0" is twelve and zero."""
     assert (12, 0) == parse("12.0")

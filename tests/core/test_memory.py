@@ -1,8 +1,6 @@
-"""Memory of made-up programs: what fits is what a direct replay says, and the peak is made of what is held."""
+"""Memory of made-up programs: what fits is what a replay says, and the peak is what is held."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator
 
 import pytest
 from hypothesis import given, settings
@@ -53,10 +51,20 @@ def test_remembered_answers_equal_fresh_replays(calls: list[Call], asked: list[t
 
 # With 46 MiB the cached segments are given back earlier than with 48, and what follows then fits.
 LESS_IS_MORE = [
-    Call((Made(5 * MIB),)), Call((Made(9 * MIB),), frees=(0,)), Call((Made(7 * MIB),), frees=(1,)),
-    Call((Made(26 * MIB),)), Call((Made(9 * MIB),), frees=(3,)), Call((Made(600 << 10),)),
-    Call((Made(600 << 10),), frees=(4,)), Call((Made(3 * MIB),), frees=(2, 6)), Call((Made(20 * MIB),), frees=(5,)),
-    Call((Made(8 * MIB),)), Call((Made(MIB),)), Call((Made(600 << 10),)), Call((Made(600 << 10),)), Call(frees=(8,)),
+    Call((Made(5 * MIB),)),
+    Call((Made(9 * MIB),), frees=(0,)),
+    Call((Made(7 * MIB),), frees=(1,)),
+    Call((Made(26 * MIB),)),
+    Call((Made(9 * MIB),), frees=(3,)),
+    Call((Made(600 << 10),)),
+    Call((Made(600 << 10),), frees=(4,)),
+    Call((Made(3 * MIB),), frees=(2, 6)),
+    Call((Made(20 * MIB),), frees=(5,)),
+    Call((Made(8 * MIB),)),
+    Call((Made(MIB),)),
+    Call((Made(600 << 10),)),
+    Call((Made(600 << 10),)),
+    Call(frees=(8,)),
 ]
 
 
@@ -65,7 +73,9 @@ def test_more_memory_does_not_always_help() -> None:
     for order in ((46, 48), (48, 46)):
         model = model_of(LESS_IS_MORE)
 
-        assert {46: True, 48: False} == {mib: model.fits(4, mib * MIB) for mib in sorted(order, key=order.index)} | {}
+        assert {46: True, 48: False} == {
+            mib: model.fits(4, mib * MIB) for mib in sorted(order, key=order.index)
+        } | {}
 
 
 @settings(max_examples=60, deadline=None)
@@ -97,10 +107,13 @@ def test_the_largest_batch_fits_and_the_next_does_not(calls: list[Call], limit_b
 
 @settings(max_examples=60, deadline=None)
 @given(
-    calls=programs(largest_base=24 * MIB, largest_slope=6 * MIB), asked=st.lists(limits, min_size=1, max_size=6),
+    calls=programs(largest_base=24 * MIB, largest_slope=6 * MIB),
+    asked=st.lists(limits, min_size=1, max_size=6),
 )
-def test_the_largest_batch_is_the_largest_where_all_smaller_ones_fit(calls: list[Call], asked: list[int]) -> None:
-    """Where every smaller batch fits and no larger one, a count from 1 finds the same, after any other questions."""
+def test_the_largest_batch_is_the_largest_where_all_smaller_ones_fit(
+    calls: list[Call], asked: list[int]
+) -> None:
+    """Where every smaller batch fits and no larger one, counting from 1 finds the same."""
     model = model_of(calls)
     for limit_bytes in asked:
         answers = [fits_directly(model, batch_size, limit_bytes) for batch_size in range(1, 61)]
@@ -156,7 +169,9 @@ def test_powers_of_two_are_the_largest_up_to_a_batch() -> None:
     """1 for 1, 64 for 64 and 127, 0 for 0."""
     model = model_of(TRAINING)
 
-    assert [0, 1, 2, 2, 4, 64, 64, 128] == [model.largest_power_of_two(n) for n in (0, 1, 2, 3, 4, 64, 127, 128)]
+    assert [0, 1, 2, 2, 4, 64, 64, 128] == [
+        model.largest_power_of_two(n) for n in (0, 1, 2, 3, 4, 64, 127, 128)
+    ]
 
 
 def long_program() -> list[Call]:
@@ -164,14 +179,18 @@ def long_program() -> list[Call]:
     weights = [Call((Made(MIB, 0, "weight"),), phase="setup") for _ in range(500)]
     forward = [Call((Made(0, 10_000 + 7 * n), Made(0, 5_000))) for n in range(1500)]
     backward = [
-        Call((Made(MIB, 0, "gradient"),) if n % 3 == 0 else (), frees=(500 + 2 * n, 501 + 2 * n), phase="backward")
+        Call(
+            (Made(MIB, 0, "gradient"),) if n % 3 == 0 else (),
+            frees=(500 + 2 * n, 501 + 2 * n),
+            phase="backward",
+        )
         for n in reversed(range(1500))
     ]
     return [*weights, *forward, *backward]
 
 
 def test_the_search_needs_few_replays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For a program of 10,000 events and every memory size of the catalogue, a dozen replays a size and no more."""
+    """For a program of 10,000 events, a dozen replays for each memory size and no more."""
     count = 0
     plain = memory.replay
 
@@ -241,12 +260,12 @@ def test_single_traces_answer_for_their_own_batch_size() -> None:
 
 
 @pytest.fixture
-def rules(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, tuple[Temporary, ...]]]:
+def rules(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[Temporary, ...]]:
     """Operator -> temporaries, as `workspaces` answers while the test runs."""
     table: dict[str, tuple[Temporary, ...]] = {}
     monkeypatch.setattr(workspaces, "RULES", table)
     monkeypatch.setattr(workspaces, "temporaries", lambda op, capability: table[op.name])
-    yield table
+    return table
 
 
 def spelled(model: MemoryModel, batch_size: int = 4) -> list[str]:
@@ -264,12 +283,31 @@ def test_temporaries_stand_where_the_rule_says_and_die_with_the_operator(
     rules: dict[str, tuple[Temporary, ...]],
 ) -> None:
     """Before output 0, before output 1, after the last; all freed before the next operator begins."""
-    rules["conv"] = (Temporary(1000, 0), Temporary(2000, 1), Temporary(3000), Temporary(4000, 7), Temporary(1001, 0))
+    rules["conv"] = (
+        Temporary(1000, 0),
+        Temporary(2000, 1),
+        Temporary(3000),
+        Temporary(4000, 7),
+        Temporary(1001, 0),
+    )
     calls = [Call((Made(8),)), Call((Made(16), Made(24)), name="conv"), Call((Made(32),), frees=(0,))]
 
     assert [
-        "+0", "+t1000", "+t1001", "+1", "+t2000", "+2", "+t3000", "+t4000",
-        "-t1000", "-t1001", "-t2000", "-t3000", "-t4000", "-0", "+3",
+        "+0",
+        "+t1000",
+        "+t1001",
+        "+1",
+        "+t2000",
+        "+2",
+        "+t3000",
+        "+t4000",
+        "-t1000",
+        "-t1001",
+        "-t2000",
+        "-t3000",
+        "-t4000",
+        "-0",
+        "+3",
     ] == spelled(model_of(calls))
 
 

@@ -138,13 +138,14 @@ def test_signatures_are_equal_only_for_operators_alike_at_every_batch_size(calls
 
 
 class Traced:
-    """Traces made on demand, each request counted; sizes in steps of `bucket` samples, as a padded batch's are."""
+    """Traces made on demand, each request noted; batches are padded to a multiple of `bucket`."""
 
     def __init__(self, bucket: int = 1) -> None:
         self.bucket = bucket
         self.asked: list[int] = []
 
     def __call__(self, batch_size: int) -> Trace:
+        """The trace at a batch size."""
         self.asked.append(batch_size)
         padded = -(-batch_size // self.bucket) * self.bucket
         return msgspec.structs.replace(make_trace([Call((Made(64, 512),))], padded), batch_size=batch_size)

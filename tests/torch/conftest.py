@@ -75,7 +75,7 @@ class Tracing:
         return Counter(alive.values())
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def _quick_garbage_collection() -> None:
     """Tracing collects garbage often; what torch and pytest hold need not be looked through each time."""
     gc.collect()

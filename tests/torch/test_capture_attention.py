@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import Tracing
 from torch import nn
 
+from conftest import Tracing
 from whichgpu.capture.attention import choose
 from whichgpu.trace import Trace
 
@@ -35,9 +35,17 @@ def kernels(trace: Trace, step: int = 0) -> list[str]:
 
 
 def chosen(
-    sm: tuple[int, int], dtype: torch.dtype, *, heads: tuple[int, int] = (4, 4), lengths: tuple[int, int] = (16, 16),
-    sizes: tuple[int, int] = (64, 64), mask: torch.Tensor | None = None, dropout: float = 0.0, causal: bool = False,
-    gqa: bool = False, grad: bool = True,
+    sm: tuple[int, int],
+    dtype: torch.dtype,
+    *,
+    heads: tuple[int, int] = (4, 4),
+    lengths: tuple[int, int] = (16, 16),
+    sizes: tuple[int, int] = (64, 64),
+    mask: torch.Tensor | None = None,
+    dropout: float = 0.0,
+    causal: bool = False,
+    gqa: bool = False,
+    grad: bool = True,
 ) -> str:
     """The choice for a made-up call; the default one suits every kernel."""
     query = torch.empty(2, heads[0], lengths[0], sizes[0], dtype=dtype, device="meta", requires_grad=grad)
@@ -67,6 +75,7 @@ def test_the_plain_call_goes_by_card_and_type(sm: tuple[int, int], by_dtype: dic
 
 
 def mask_of(*shape: int, dtype: torch.dtype = BF16, grad: bool = False) -> torch.Tensor:
+    """A mask of the given shape."""
     return torch.empty(shape, dtype=dtype, device="meta", requires_grad=grad)
 
 
@@ -107,12 +116,23 @@ def test_the_call_decides_within_a_card(call: dict[str, Any], ampere: str, hoppe
 @newer
 @pytest.mark.parametrize(
     ("sizes", "grad", "hopper"),
-    [((256, 256), True, "cudnn"), ((192, 128), True, "cudnn"), ((192, 192), True, "flash"), ((192, 192), False, "cudnn"),
-     ((256, 256), False, "cudnn")],
-)  # fmt: skip
-def test_large_heads_go_to_cudnn_where_it_has_a_backward(sizes: tuple[int, int], grad: bool, hopper: str) -> None:
+    [
+        ((256, 256), True, "cudnn"),
+        ((192, 128), True, "cudnn"),
+        ((192, 192), True, "flash"),
+        ((192, 192), False, "cudnn"),
+        ((256, 256), False, "cudnn"),
+    ],
+)
+def test_large_heads_go_to_cudnn_where_it_has_a_backward(
+    sizes: tuple[int, int], grad: bool, hopper: str
+) -> None:
     """On Hopper and datacentre Blackwell only; with gradients for 256, and 192 by 128, alone."""
-    assert hopper == chosen((9, 0), BF16, sizes=sizes, grad=grad) == chosen((10, 0), BF16, sizes=sizes, grad=grad)
+    assert (
+        hopper
+        == chosen((9, 0), BF16, sizes=sizes, grad=grad)
+        == chosen((10, 0), BF16, sizes=sizes, grad=grad)
+    )
     assert "cudnn" != chosen((8, 0), BF16, sizes=sizes, grad=grad)
 
 
@@ -126,9 +146,16 @@ def test_grouped_queries_and_single_keys_are_taken_by_efficient_attention() -> N
     assert "efficient" == chosen((8, 0), FULL, heads=(8, 1))
 
 
-@pytest.mark.parametrize(("size", "dropout", "expected"), [
-    (192, 0.1, "flash"), (200, 0.0, "efficient"), (224, 0.0, "efficient"), (232, 0.0, "flash"), (232, 0.1, "efficient"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("size", "dropout", "expected"),
+    [
+        (192, 0.1, "flash"),
+        (200, 0.0, "efficient"),
+        (224, 0.0, "efficient"),
+        (232, 0.0, "flash"),
+        (232, 0.1, "efficient"),
+    ],
+)
 @pytest.mark.parametrize("sm", [(8, 6), (8, 9), (12, 0)])
 def test_consumer_cards_cannot_train_every_head_size_with_flash(
     sm: tuple[int, int], size: int, dropout: float, expected: str
@@ -139,10 +166,20 @@ def test_consumer_cards_cannot_train_every_head_size_with_flash(
     assert "flash" == chosen((8, 0), BF16, sizes=(size, size), dropout=dropout)
 
 
-@pytest.mark.parametrize(("sm", "dtype", "multiple"), [
-    ((8, 0), FULL, 4), ((8, 0), BF16, 8), ((7, 5), HALF, 8), ((7, 5), FULL, 1), ((6, 1), FULL, 1), ((6, 1), HALF, 1),
-])  # fmt: skip
-def test_efficient_attention_needs_aligned_heads(sm: tuple[int, int], dtype: torch.dtype, multiple: int) -> None:
+@pytest.mark.parametrize(
+    ("sm", "dtype", "multiple"),
+    [
+        ((8, 0), FULL, 4),
+        ((8, 0), BF16, 8),
+        ((7, 5), HALF, 8),
+        ((7, 5), FULL, 1),
+        ((6, 1), FULL, 1),
+        ((6, 1), HALF, 1),
+    ],
+)
+def test_efficient_attention_needs_aligned_heads(
+    sm: tuple[int, int], dtype: torch.dtype, multiple: int
+) -> None:
     """A head size that is no multiple goes to the math path; `minimum_gemm_alignment`."""
     mask = mask_of(16, 16, dtype=dtype, grad=True)  # keeps flash and cuDNN out
 
@@ -166,6 +203,7 @@ def test_users_may_forbid_kernels(restore_kernels: None) -> None:
 
 @pytest.fixture
 def restore_kernels() -> Iterator[None]:
+    """cuDNN's attention is allowed again afterwards."""
     yield
     torch.backends.cuda.enable_cudnn_sdp(True)
 
@@ -190,6 +228,8 @@ def attention_step(work: Callable[[torch.device], Callable[[int], torch.Tensor]]
 
 
 def functional(device: torch.device) -> Callable[[int], torch.Tensor]:
+    """The function itself."""
+
     def run(batch_size: int) -> torch.Tensor:
         x = torch.rand(batch_size, 2, 16, 32, device=device, requires_grad=True)
         return F.scaled_dot_product_attention(x, x, x)
@@ -198,6 +238,7 @@ def functional(device: torch.device) -> Callable[[int], torch.Tensor]:
 
 
 def multihead(device: torch.device) -> Callable[[int], torch.Tensor]:
+    """torch.nn's attention layer."""
     layer = nn.MultiheadAttention(64, 2, batch_first=True).to(device)
 
     def run(batch_size: int) -> torch.Tensor:
@@ -208,25 +249,36 @@ def multihead(device: torch.device) -> Callable[[int], torch.Tensor]:
 
 
 def encoder(device: torch.device) -> Callable[[int], torch.Tensor]:
+    """An encoder layer, with dropout."""
     layer = nn.TransformerEncoderLayer(64, 2, 64, batch_first=True).to(device)
     return lambda batch_size: layer(torch.rand(batch_size, 16, 64, device=device))
 
 
 def decoder(device: torch.device) -> Callable[[int], torch.Tensor]:
+    """A decoder layer: attention to itself, causal, and to another sequence."""
     layer = nn.TransformerDecoderLayer(64, 2, 64, batch_first=True, dropout=0.0).to(device)
 
     def run(batch_size: int) -> torch.Tensor:
         x = torch.rand(batch_size, 16, 64, device=device)
-        return layer(x, x, tgt_is_causal=True, tgt_mask=nn.Transformer.generate_square_subsequent_mask(16, device=device))
+        return layer(
+            x,
+            x,
+            tgt_is_causal=True,
+            tgt_mask=nn.Transformer.generate_square_subsequent_mask(16, device=device),
+        )
 
     return run
 
 
 @pytest.mark.parametrize(
     ("work", "ampere", "hopper"),
-    [(functional, ["flash"], ["cudnn"]), (multihead, ["flash"], ["cudnn"]), (encoder, ["flash"], ["flash"]),
-     (decoder, ["flash", "flash"], ["cudnn", "cudnn"])],
-)  # fmt: skip
+    [
+        (functional, ["flash"], ["cudnn"]),
+        (multihead, ["flash"], ["cudnn"]),
+        (encoder, ["flash"], ["flash"]),
+        (decoder, ["flash", "flash"], ["cudnn", "cudnn"]),
+    ],
+)
 def test_every_way_to_attention_takes_the_cards_kernel(
     work: Any, ampere: list[str], hopper: list[str], tracing: Tracing
 ) -> None:
@@ -242,12 +294,14 @@ def test_every_way_to_attention_takes_the_cards_kernel(
 
 
 def test_the_math_path_keeps_its_weights(tracing: Tracing) -> None:
-    """On Turing bfloat16 attention is made of products and a softmax, whose results are as large as the scores."""
+    """On Turing bfloat16 attention is made of products and a softmax, with results as large as the scores."""
     trace = tracing.trace(attention_step(functional), 4, capability="7.0", steps=1)
     scores = 4 * 2 * 16 * 16
 
     assert [] == kernels(trace)
-    assert {"bmm", "_softmax"} <= {op.name.split(".")[1].replace("_safe_softmax", "_softmax") for op in trace.ops}
+    assert {"bmm", "_softmax"} <= {
+        op.name.split(".")[1].replace("_safe_softmax", "_softmax") for op in trace.ops
+    }
     assert any(storage.bytes in (2 * scores, 4 * scores) for storage in trace.storages)
 
 
@@ -271,7 +325,9 @@ def test_boolean_masks_become_additive_ones(tracing: Tracing) -> None:
 def test_a_trace_is_shared_by_the_classes_that_choose_alike(tracing: Tracing) -> None:
     """Attention in half precision binds a trace to its classes; Hopper's choice is its own."""
     assert ["9.0"] == tracing.trace(attention_step(functional), capability="9.0", steps=1).facts["same_for"]
-    assert ["8.0", "8.6"] == tracing.trace(attention_step(functional), capability="8.0", steps=1).facts["same_for"]
+    assert ["8.0", "8.6"] == tracing.trace(attention_step(functional), capability="8.0", steps=1).facts[
+        "same_for"
+    ]
 
 
 def test_attention_on_the_host_is_left_alone(tracing: Tracing) -> None:

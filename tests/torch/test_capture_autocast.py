@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import Tracing
 from torch import nn
+
+from conftest import Tracing
 
 HALF = (torch.float16, torch.bfloat16)
 DTYPE_OF = {"torch.float32": torch.float32}
@@ -32,6 +33,7 @@ def dtype_under(tracing: Tracing, work: Callable[[torch.device], Any], dtype: to
 
 
 def full(device: torch.device, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Random numbers on the device."""
     return torch.rand(*shape, device=device, dtype=dtype)
 
 
@@ -53,34 +55,64 @@ LOWER: dict[str, Callable[[torch.device], Any]] = {
     "conv3d": lambda d: F.conv3d(full(d, 1, 4, 5, 5, 5), full(d, 4, 4, 3, 3, 3)),
     "conv_transpose2d": lambda d: F.conv_transpose2d(full(d, 1, 4, 9, 9), full(d, 4, 4, 3, 3)),
     "prelu": lambda d: F.prelu(full(d, 4, 4), full(d, 1)),
-    "attention": lambda d: F.scaled_dot_product_attention(full(d, 1, 2, 8, 16), full(d, 1, 2, 8, 16), full(d, 1, 2, 8, 16)),
+    "attention": lambda d: F.scaled_dot_product_attention(
+        full(d, 1, 2, 8, 16), full(d, 1, 2, 8, 16), full(d, 1, 2, 8, 16)
+    ),
     "lstm cell": lambda d: nn.LSTMCell(4, 4).to(d)(full(d, 2, 4))[0],
 }
 # AT_FORALL_FP32 and AT_FORALL_FP32_SET_OPT_DTYPE, with half precision given
 HIGHER: dict[str, Callable[[torch.Tensor], Any]] = {
-    "exp": torch.exp, "log": torch.log, "log1p": torch.log1p, "pow": lambda x: x**2, "rsqrt": torch.rsqrt,
-    "reciprocal": torch.reciprocal, "softplus": F.softplus, "softmax": lambda x: x.softmax(-1),
-    "log_softmax": lambda x: F.log_softmax(x, -1), "layer_norm": lambda x: F.layer_norm(x, (8,)),
-    "group_norm": lambda x: F.group_norm(x, 2), "cumsum": lambda x: x.cumsum(0), "sum": torch.sum, "prod": torch.prod,
-    "sum over a dimension": lambda x: x.sum(-1), "norm": torch.norm, "linalg norm": torch.linalg.vector_norm,
-    "mse_loss": lambda x: F.mse_loss(x, x), "l1_loss": lambda x: F.l1_loss(x, x),
-    "smooth_l1_loss": lambda x: F.smooth_l1_loss(x, x), "huber_loss": lambda x: F.huber_loss(x, x),
-    "kl_div": lambda x: F.kl_div(x, x, reduction="sum"), "logsumexp": lambda x: x.logsumexp(-1),
-    "cosine_similarity": lambda x: F.cosine_similarity(x, x), "cdist": lambda x: torch.cdist(x, x),
+    "exp": torch.exp,
+    "log": torch.log,
+    "log1p": torch.log1p,
+    "pow": lambda x: x**2,
+    "rsqrt": torch.rsqrt,
+    "reciprocal": torch.reciprocal,
+    "softplus": F.softplus,
+    "softmax": lambda x: x.softmax(-1),
+    "log_softmax": lambda x: F.log_softmax(x, -1),
+    "layer_norm": lambda x: F.layer_norm(x, (8,)),
+    "group_norm": lambda x: F.group_norm(x, 2),
+    "cumsum": lambda x: x.cumsum(0),
+    "sum": torch.sum,
+    "prod": torch.prod,
+    "sum over a dimension": lambda x: x.sum(-1),
+    "norm": torch.norm,
+    "linalg norm": torch.linalg.vector_norm,
+    "mse_loss": lambda x: F.mse_loss(x, x),
+    "l1_loss": lambda x: F.l1_loss(x, x),
+    "smooth_l1_loss": lambda x: F.smooth_l1_loss(x, x),
+    "huber_loss": lambda x: F.huber_loss(x, x),
+    "kl_div": lambda x: F.kl_div(x, x, reduction="sum"),
+    "logsumexp": lambda x: x.logsumexp(-1),
+    "cosine_similarity": lambda x: F.cosine_similarity(x, x),
+    "cdist": lambda x: torch.cdist(x, x),
     "with logits": lambda x: F.binary_cross_entropy_with_logits(x, x),
     "cross_entropy": lambda x: F.cross_entropy(x, torch.zeros(8, dtype=torch.long, device=x.device)),
     "upsample": lambda x: F.interpolate(x[None, None], scale_factor=2, mode="bilinear"),
     "nearest": lambda x: F.interpolate(x[None, None], scale_factor=2),
-}  # fmt: skip
+}
 # in none of CUDA's lists: the type goes through, although the CPU's lists would change some of them
 SAME: dict[str, Callable[[torch.Tensor], Any]] = {
-    "relu": F.relu, "gelu": F.gelu, "silu": F.silu, "sigmoid": torch.sigmoid, "tanh": torch.tanh, "add": lambda x: x + x,
-    "mean": torch.mean, "dropout": lambda x: F.dropout(x, 0.5), "max_pool2d": lambda x: F.max_pool2d(x[None, None], 2),
-    "avg_pool2d": lambda x: F.avg_pool2d(x[None, None], 2), "avg_pool3d": lambda x: F.avg_pool3d(x[None, None, None], (1, 2, 2)),
-    "adaptive_avg_pool2d": lambda x: F.adaptive_avg_pool2d(x[None, None], 2), "pad": lambda x: F.pad(x, (1, 1)),
-    "batch_norm": lambda x: F.batch_norm(x, None, None, training=True), "abs": torch.abs, "sqrt": torch.sqrt,
-    "rms_norm": lambda x: F.rms_norm(x, (8,)), "embedding": lambda x: F.embedding(torch.zeros(2, dtype=torch.long, device=x.device), x),
-}  # fmt: skip
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "silu": F.silu,
+    "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh,
+    "add": lambda x: x + x,
+    "mean": torch.mean,
+    "dropout": lambda x: F.dropout(x, 0.5),
+    "max_pool2d": lambda x: F.max_pool2d(x[None, None], 2),
+    "avg_pool2d": lambda x: F.avg_pool2d(x[None, None], 2),
+    "avg_pool3d": lambda x: F.avg_pool3d(x[None, None, None], (1, 2, 2)),
+    "adaptive_avg_pool2d": lambda x: F.adaptive_avg_pool2d(x[None, None], 2),
+    "pad": lambda x: F.pad(x, (1, 1)),
+    "batch_norm": lambda x: F.batch_norm(x, None, None, training=True),
+    "abs": torch.abs,
+    "sqrt": torch.sqrt,
+    "rms_norm": lambda x: F.rms_norm(x, (8,)),
+    "embedding": lambda x: F.embedding(torch.zeros(2, dtype=torch.long, device=x.device), x),
+}
 
 
 @pytest.mark.parametrize("name", LOWER)
@@ -94,28 +126,40 @@ def test_products_are_made_in_half_precision(name: str, dtype: torch.dtype, trac
 def test_sensitive_operators_are_made_in_single_precision(name: str, tracing: Tracing) -> None:
     """Operators of CUDA's float32 lists return float32 for half-precision inputs."""
     for dtype in HALF:
-        assert torch.float32 == dtype_under(tracing, lambda d, t=dtype: HIGHER[name](full(d, 8, 8, dtype=t)), dtype)
+        assert torch.float32 == dtype_under(
+            tracing, lambda d, t=dtype: HIGHER[name](full(d, 8, 8, dtype=t)), dtype
+        )
 
 
 @pytest.mark.parametrize("name", SAME)
 def test_all_other_operators_keep_their_type(name: str, tracing: Tracing) -> None:
     """What CUDA's lists do not name returns the type that it is given."""
     for dtype in (torch.float16, torch.float32):
-        assert dtype == dtype_under(tracing, lambda d, t=dtype: SAME[name](full(d, 8, 8, dtype=t)), torch.float16)
+        assert dtype == dtype_under(
+            tracing, lambda d, t=dtype: SAME[name](full(d, 8, 8, dtype=t)), torch.float16
+        )
 
 
 @pytest.mark.parametrize(
     "work",
-    [lambda x, y: torch.addcmul(x, x, y), lambda x, y: torch.dot(x[0], y[0]), lambda x, y: torch.atan2(x, y),
-     lambda x, y: torch.cross(x[:, :3], y[:, :3], dim=1), lambda x, y: torch.tensordot(x, y, 1), lambda x, y: torch.cat([x, y]),
-     lambda x, y: torch.stack([x, y]),
-     lambda x, y: F.bilinear(x, y, torch.rand(2, 8, 8, device=x.device, dtype=x.dtype))],
-)  # fmt: skip
+    [
+        lambda x, y: torch.addcmul(x, x, y),
+        lambda x, y: torch.dot(x[0], y[0]),
+        torch.atan2,
+        lambda x, y: torch.cross(x[:, :3], y[:, :3], dim=1),
+        lambda x, y: torch.tensordot(x, y, 1),
+        lambda x, y: torch.cat([x, y]),
+        lambda x, y: torch.stack([x, y]),
+        lambda x, y: F.bilinear(x, y, torch.rand(2, 8, 8, device=x.device, dtype=x.dtype)),
+    ],
+)
 def test_mixed_inputs_go_to_the_widest_type(work: Callable[..., Any], tracing: Tracing) -> None:
     """Operators that need one type take the widest of their inputs."""
 
     def both(one: torch.dtype, other: torch.dtype) -> torch.dtype:
-        return dtype_under(tracing, lambda d: work(full(d, 8, 8, dtype=one), full(d, 8, 8, dtype=other)), torch.float16)
+        return dtype_under(
+            tracing, lambda d: work(full(d, 8, 8, dtype=one), full(d, 8, 8, dtype=other)), torch.float16
+        )
 
     assert torch.float16 == both(torch.float16, torch.float16)
     assert torch.float32 == both(torch.float16, torch.float32)
@@ -123,8 +167,12 @@ def test_mixed_inputs_go_to_the_widest_type(work: Callable[..., Any], tracing: T
 
 def test_doubles_and_integers_are_left_alone(tracing: Tracing) -> None:
     """Autocast touches neither float64 nor integers."""
-    assert torch.float64 == dtype_under(tracing, lambda d: full(d, 4, 4).double() @ full(d, 4, 4).double(), torch.float16)
-    assert torch.int64 == dtype_under(tracing, lambda d: torch.ones(4, dtype=torch.long, device=d).sum(), torch.float16)
+    assert torch.float64 == dtype_under(
+        tracing, lambda d: full(d, 4, 4).double() @ full(d, 4, 4).double(), torch.float16
+    )
+    assert torch.int64 == dtype_under(
+        tracing, lambda d: torch.ones(4, dtype=torch.long, device=d).sum(), torch.float16
+    )
 
 
 def test_tensors_of_the_host_are_left_alone(tracing: Tracing) -> None:
@@ -265,7 +313,9 @@ def test_custom_functions_see_the_types_they_ask_for(old: bool, tracing: Tracing
     seen = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
-        forward_of: Any = torch.cuda.amp.custom_fwd if old else lambda **k: torch.amp.custom_fwd(device_type="cuda", **k)
+        forward_of: Any = (
+            torch.cuda.amp.custom_fwd if old else lambda **k: torch.amp.custom_fwd(device_type="cuda", **k)
+        )
         backward_of: Any = torch.cuda.amp.custom_bwd if old else torch.amp.custom_bwd(device_type="cuda")
 
         class Product(torch.autograd.Function):

@@ -10,13 +10,16 @@ import numpy
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import Tracing
 from torch import nn
+
+from conftest import Tracing
 
 Step = Callable[[int], Any]
 
 
-def train(model: nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+def train(
+    model: nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor, y: torch.Tensor
+) -> torch.Tensor:
     """Forward, backward and update."""
     loss = F.cross_entropy(model(x), y)
     loss.backward()
@@ -26,6 +29,7 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor, y
 
 
 def net() -> nn.Sequential:
+    """A small network."""
     return nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4))
 
 
@@ -67,6 +71,7 @@ def varied(
 
 
 def stream_work() -> None:
+    """What steps do with streams and events."""
     stream = torch.cuda.Stream()
     event = torch.cuda.Event(enable_timing=True)
     with torch.cuda.stream(stream):
@@ -78,6 +83,7 @@ def stream_work() -> None:
 
 
 def cuda_questions() -> None:
+    """What steps ask of torch.cuda."""
     assert torch.cuda.is_available()
     assert torch.cuda.device_count() == 1
     assert torch.cuda.current_device() == 0
@@ -96,6 +102,7 @@ def cuda_questions() -> None:
 
 
 def reads_loss(loss: torch.Tensor) -> None:
+    """The loss is read, and asked where it is."""
     assert isinstance(loss.item(), float)
     assert isinstance(float(loss.detach()), float)
     assert loss.is_cuda
@@ -106,6 +113,7 @@ def reads_loss(loss: torch.Tensor) -> None:
 
 
 def copies_loss(loss: torch.Tensor) -> None:
+    """The loss is copied to the host."""
     copied = loss.detach().cpu()
     assert copied.device.type == "cpu"
     assert not copied.is_cuda
@@ -137,7 +145,7 @@ def test_other_words_for_the_same_device_give_the_same_trace(name: str, tracing:
 
 
 def test_a_device_as_a_context_gives_the_same_training_steps(tracing: Tracing) -> None:
-    """Modules and tensors made under `with torch.device("cuda")` are made there, and train as the plain form."""
+    """What is made under `with torch.device("cuda")` is made there, and trains as the plain form."""
 
     def setup(device: torch.device) -> Step:
         with torch.device("cuda"):
@@ -228,7 +236,9 @@ def test_every_way_to_make_a_tensor_asks_for_its_bytes(name: str, tracing: Traci
     assert [("+", 400), ("-", 400)] == asked_with(events, 100, tracing, name)
 
 
-def asked_with(events: list[tuple[str, int]], batch_size: int, tracing: Tracing, name: str) -> list[tuple[str, int]]:
+def asked_with(
+    events: list[tuple[str, int]], batch_size: int, tracing: Tracing, name: str
+) -> list[tuple[str, int]]:
     """The same at another batch size, so that constants do not pass for sizes."""
     assert [("+", 16), ("-", 16)] == events
     trace = tracing.trace(lambda device: lambda size: MAKERS[name](device, size), batch_size, steps=1)
@@ -267,11 +277,26 @@ def test_tensors_made_after_another_are_where_it_is(name: str, tracing: Tracing)
 
 
 @pytest.mark.parametrize(
-    "same", [lambda x: x.to(x.device), lambda x: x.cuda(), lambda x: x.to("cuda"), lambda x: x.to(x.dtype),
-             lambda x: x.detach(), lambda x: x.view(2, 2), lambda x: x.data, lambda x: x.to(x), lambda x: x.contiguous(),
-             lambda x: torch.as_tensor(x), lambda x: torch.asarray(x), lambda x: torch.as_tensor(x, device=x.device),
-             lambda x: x.requires_grad_(), lambda x: nn.Parameter(x), lambda x: x.float(), lambda x: x.type(torch.float32)]
-)  # fmt: skip
+    "same",
+    [
+        lambda x: x.to(x.device),
+        lambda x: x.cuda(),
+        lambda x: x.to("cuda"),
+        lambda x: x.to(x.dtype),
+        lambda x: x.detach(),
+        lambda x: x.view(2, 2),
+        lambda x: x.data,
+        lambda x: x.to(x),
+        lambda x: x.contiguous(),
+        torch.as_tensor,
+        torch.asarray,
+        lambda x: torch.as_tensor(x, device=x.device),
+        lambda x: x.requires_grad_(),
+        nn.Parameter,
+        lambda x: x.float(),
+        lambda x: x.type(torch.float32),
+    ],
+)
 def test_what_is_there_already_is_not_copied(same: Callable[[torch.Tensor], Any], tracing: Tracing) -> None:
     """Moving a tensor to where it is, and views, ask for nothing."""
 
@@ -358,12 +383,19 @@ def quiet(make: Callable[[], Any]) -> Any:
 
 
 AMP = {
-    "torch.autocast, a device's type": amp(lambda: torch.autocast(torch.device("cuda").type, torch.float16), lambda: torch.amp.GradScaler()),
+    "torch.autocast, a device's type": amp(
+        lambda: torch.autocast(torch.device("cuda").type, torch.float16), torch.amp.GradScaler
+    ),
     "the default type": amp(lambda: torch.autocast("cuda"), lambda: torch.amp.GradScaler("cuda")),
-    "torch.amp.autocast": amp(lambda: torch.amp.autocast("cuda", dtype=torch.float16), lambda: torch.amp.GradScaler(device="cuda")),
-    "torch.cuda.amp": amp(lambda: quiet(lambda: torch.cuda.amp.autocast()), lambda: quiet(lambda: torch.cuda.amp.GradScaler())),
-    "enabled": amp(lambda: torch.autocast(device_type="cuda", enabled=True), lambda: torch.amp.GradScaler("cuda", enabled=True)),
-}  # fmt: skip
+    "torch.amp.autocast": amp(
+        lambda: torch.amp.autocast("cuda", dtype=torch.float16), lambda: torch.amp.GradScaler(device="cuda")
+    ),
+    "torch.cuda.amp": amp(lambda: quiet(torch.cuda.amp.autocast), lambda: quiet(torch.cuda.amp.GradScaler)),
+    "enabled": amp(
+        lambda: torch.autocast(device_type="cuda", enabled=True),
+        lambda: torch.amp.GradScaler("cuda", enabled=True),
+    ),
+}
 
 
 @pytest.mark.parametrize("name", AMP)
@@ -376,7 +408,7 @@ def test_other_words_for_autocast_give_the_same_trace(name: str, tracing: Tracin
 
 def test_answers_that_differ_between_cards_bind_the_trace_to_its_class(tracing: Tracing) -> None:
     """A step that asks for the capability is traced for each class anew; one that does not ask is shared."""
-    asks = varied(before=lambda: torch.cuda.get_device_capability())
+    asks = varied(before=torch.cuda.get_device_capability)
 
     assert [] == tracing.trace(asks).facts["same_for"]
     assert ["6.0", "7.0", "8.0", "8.6", "9.0"] == tracing.trace(plain).facts["same_for"]

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-
 from functools import cache
 
 import pytest
-from conftest import Tracing
 from training_steps import STEPS
 
+from conftest import Tracing
 from whichgpu.scaling import Scaled
 from whichgpu.trace import Trace
-
-
 
 
 @cache
@@ -21,7 +18,7 @@ def traced(name: str, batch_size: int = 4, kind: str = "fake") -> Trace:
     return Tracing.trace(STEPS[name], batch_size, kind=kind, steps=4)
 
 
-# CUDA's kernel of an embedding bag and its LSTM make other storages than the CPU's; what real tensors do there is no truth.
+# CUDA's kernels of an embedding bag and an LSTM make other storages than the CPU's: real ones are no truth
 OTHER_KERNELS = {"embeddings", "recurrent"}
 # their numbers, and so the attributes of their operators, are those of the gradients
 BY_VALUE = {"mlp adafactor"}
@@ -39,7 +36,9 @@ def test_hollow_and_real_tensors_ask_for_the_same_memory(name: str, tracing: Tra
 
 
 @pytest.mark.parametrize("name", sorted(OTHER_KERNELS))
-def test_operators_without_a_cpu_kernel_of_the_same_kind_go_on_with_real_tensors(name: str, tracing: Tracing) -> None:
+def test_operators_without_a_cpu_kernel_of_the_same_kind_go_on_with_real_tensors(
+    name: str, tracing: Tracing
+) -> None:
     """The fallback traces to the end, with the same weights and gradients."""
     hollow, real = traced(name), traced(name, kind="real-cpu")
 
@@ -74,5 +73,3 @@ def test_traces_are_repeatable(tracing: Tracing) -> None:
     assert first.events == again.events
     assert first.ops == again.ops
     assert first.storages == again.storages
-
-

@@ -11,16 +11,32 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import Tracing
+from torch.optim import optimizer as torch_optimizer
 from training_steps import STEPS
 
+from conftest import Tracing
 from whichgpu.errors import DataDependentError, WorkloadError
 
 PATCHED: dict[str, Callable[[], Any]] = {
     "Tensor": lambda: {
         name: torch.Tensor.__dict__.get(name)
-        for name in ("device", "is_cuda", "is_cpu", "to", "cuda", "cpu", "numpy", "tolist", "__array__", "__deepcopy__",
-                     "new_tensor", "pin_memory", "get_device", "record_stream", "is_pinned")
+        for name in (
+            "device",
+            "is_cuda",
+            "is_cpu",
+            "to",
+            "cuda",
+            "cpu",
+            "numpy",
+            "tolist",
+            "__array__",
+            "__deepcopy__",
+            "new_tensor",
+            "pin_memory",
+            "get_device",
+            "record_stream",
+            "is_pinned",
+        )
     },
     "torch": lambda: dict(vars(torch)),
     "torch.cuda": lambda: dict(vars(torch.cuda)),
@@ -34,15 +50,17 @@ PATCHED: dict[str, Callable[[], Any]] = {
     "torch.autograd": lambda: torch.autograd._engine_run_backward,
     "autocast types": lambda: (torch.get_autocast_dtype("cpu"), torch.get_autocast_dtype("cuda")),
     "optimizer hooks": lambda: (
-        len(torch.optim.optimizer._global_optimizer_pre_hooks), len(torch.optim.optimizer._global_optimizer_post_hooks),
+        len(torch_optimizer._global_optimizer_pre_hooks),
+        len(torch_optimizer._global_optimizer_post_hooks),
     ),
-    "dispatch modes": lambda: torch.utils._python_dispatch._len_torch_dispatch_stack(),
+    "dispatch modes": torch.utils._python_dispatch._len_torch_dispatch_stack,
     "garbage collection": gc.isenabled,
     "grad mode": torch.is_grad_enabled,
-}  # fmt: skip
+}
 
 
 def raising(device: torch.device) -> Callable[[int], None]:
+    """A step whose shapes do not fit, inside autocast and no_grad."""
     model = torch.nn.Linear(4, 4).to(device)
 
     def step(batch_size: int) -> None:
@@ -53,10 +71,12 @@ def raising(device: torch.device) -> Callable[[int], None]:
 
 
 def unknown(device: torch.device) -> Callable[[int], None]:
-    return lambda batch_size: torch.rand(batch_size, device=device).nonzero()
+    """A step that needs numbers that only the GPU has."""
+    return lambda batch_size: torch.rand(batch_size << 20, device=device).nonzero()
 
 
 def no_function(device: torch.device) -> Any:
+    """A set-up that returns no step."""
     return 3
 
 
@@ -70,6 +90,7 @@ ENDINGS: dict[str, tuple[Any, type[Exception] | None]] = {
 
 
 def run(ending: str, tracing: Tracing) -> None:
+    """One capture that ends as named."""
     setup, error = ENDINGS[ending]
     if error is None:
         tracing.trace(setup)
@@ -88,7 +109,9 @@ def test_everything_that_was_patched_is_put_back(ending: str, tracing: Tracing) 
 
     for name, found in before.items():
         if isinstance(found, dict):
-            changed = [key for key in found.keys() | after[name].keys() if found.get(key) is not after[name].get(key)]
+            changed = [
+                key for key in found.keys() | after[name].keys() if found.get(key) is not after[name].get(key)
+            ]
             assert [] == changed, name
         else:
             assert found == after[name], name
@@ -96,7 +119,7 @@ def test_everything_that_was_patched_is_put_back(ending: str, tracing: Tracing) 
 
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_ordinary_tensors_work_as_before(ending: str, tracing: Tracing) -> None:
-    """Attention, dropout, autocast, backward and optimizers on the CPU give the same numbers after a capture."""
+    """Attention, dropout, autocast, backward and optimizers on the CPU give the same numbers as before."""
 
     def numbers() -> list[torch.Tensor]:
         torch.manual_seed(0)
@@ -112,7 +135,14 @@ def test_ordinary_tensors_work_as_before(ending: str, tracing: Tracing) -> None:
         optimizer = torch.optim.Adam(layer.parameters())
         layer(torch.rand(2, 4)).sum().backward()
         optimizer.step()
-        return [out.detach(), dropped.detach(), x.grad, product.detach(), soft.detach(), layer.weight.detach()]
+        return [
+            out.detach(),
+            dropped.detach(),
+            x.grad,
+            product.detach(),
+            soft.detach(),
+            layer.weight.detach(),
+        ]
 
     before = numbers()
     run(ending, tracing)
@@ -152,7 +182,12 @@ def test_the_interpreter_ends_cleanly_after_a_capture() -> None:
         "print(len(made.ops) > 100)\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=__file__.rpartition("/")[0], timeout=120, check=False
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=__file__.rpartition("/")[0],
+        timeout=120,
+        check=False,
     )
 
     assert ("True\n", 0) == (done.stdout, done.returncode)

@@ -19,12 +19,15 @@ class ConvNet(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU(inplace=True))
+        self.stem = nn.Sequential(
+            nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU(inplace=True)
+        )
         self.body = nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8), nn.GELU())
         self.pool = nn.MaxPool2d(2)
         self.head = nn.Linear(8, 10)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The network."""
         x = self.stem(x)
         x = self.pool(x + self.body(x))
         return self.head(F.adaptive_avg_pool2d(x, 1).flatten(1))
@@ -32,10 +35,13 @@ class ConvNet(nn.Module):
 
 def images(batch_size: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """A made-up batch."""
-    return torch.randn(batch_size, 3, 16, 16, device=device), torch.randint(0, 10, (batch_size,), device=device)
+    return torch.randn(batch_size, 3, 16, 16, device=device), torch.randint(
+        0, 10, (batch_size,), device=device
+    )
 
 
 def convnet(device: torch.device) -> Step:
+    """A convolutional network with momentum."""
     model = ConvNet().to(device)
     optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, weight_decay=1e-4)
 
@@ -49,6 +55,7 @@ def convnet(device: torch.device) -> Step:
 
 
 def channels_last(device: torch.device) -> Step:
+    """The same in channels_last."""
     model = ConvNet().to(device, memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
 
@@ -65,7 +72,9 @@ def mlp_with(optimizer_of: Callable[[Any], torch.optim.Optimizer]) -> Callable[[
     """An MLP and the given optimizer."""
 
     def setup(device: torch.device) -> Step:
-        model = nn.Sequential(nn.Linear(32, 64), nn.Tanh(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 4)).to(device)
+        model = nn.Sequential(
+            nn.Linear(32, 64), nn.Tanh(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 4)
+        ).to(device)
         optimizer = optimizer_of(model.parameters())
 
         def step(batch_size: int) -> None:
@@ -81,8 +90,11 @@ def mlp_with(optimizer_of: Callable[[Any], torch.optim.Optimizer]) -> Callable[[
 
 
 def transformer(device: torch.device) -> Step:
+    """A small encoder on tokens, with clipping."""
     layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True, dropout=0.1)
-    model = nn.Sequential(nn.Embedding(50, 32), nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), nn.Linear(32, 50)).to(device)
+    model = nn.Sequential(
+        nn.Embedding(50, 32), nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), nn.Linear(32, 50)
+    ).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
 
     def step(batch_size: int) -> None:
@@ -97,6 +109,7 @@ def transformer(device: torch.device) -> Step:
 
 
 def embeddings(device: torch.device) -> Step:
+    """Bags of embeddings."""
     model = nn.Sequential(nn.EmbeddingBag(100, 16, mode="sum"), nn.Linear(16, 1)).to(device)
     optimizer = torch.optim.Adagrad(model.parameters(), 0.1)
 
@@ -114,7 +127,12 @@ def checkpointed(use_reentrant: bool) -> Callable[[torch.device], Step]:
     """Blocks whose activations are computed again in the backward pass."""
 
     def setup(device: torch.device) -> Step:
-        blocks = nn.ModuleList([nn.Sequential(nn.Linear(32, 128), nn.GELU(), nn.Dropout(0.1), nn.Linear(128, 32)) for _ in range(3)]).to(device)
+        blocks = nn.ModuleList(
+            [
+                nn.Sequential(nn.Linear(32, 128), nn.GELU(), nn.Dropout(0.1), nn.Linear(128, 32))
+                for _ in range(3)
+            ]
+        ).to(device)
         optimizer = torch.optim.AdamW(blocks.parameters())
 
         def step(batch_size: int) -> None:
@@ -131,6 +149,7 @@ def checkpointed(use_reentrant: bool) -> Callable[[torch.device], Step]:
 
 
 def accumulating(device: torch.device) -> Step:
+    """Three backward passes a step."""
     model = ConvNet().to(device)
     optimizer = torch.optim.Adam(model.parameters())
 
@@ -145,6 +164,7 @@ def accumulating(device: torch.device) -> Step:
 
 
 def averaged(device: torch.device) -> Step:
+    """A moving average of the weights beside the model."""
     model = ConvNet().to(device)
     average = copy.deepcopy(model).requires_grad_(False)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
@@ -162,6 +182,7 @@ def averaged(device: torch.device) -> Step:
 
 
 def adversarial(device: torch.device) -> Step:
+    """Two networks and two optimizers."""
     generator = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 16)).to(device)
     critic = nn.Sequential(nn.Linear(16, 32), nn.LeakyReLU(0.2), nn.Linear(32, 1)).to(device)
     makes = torch.optim.Adam(generator.parameters(), betas=(0.5, 0.999))
@@ -181,6 +202,8 @@ def adversarial(device: torch.device) -> Step:
 
 
 def recurrent(device: torch.device) -> Step:
+    """An LSTM."""
+
     class Net(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -194,7 +217,9 @@ def recurrent(device: torch.device) -> Step:
     optimizer = torch.optim.RMSprop(model.parameters())
 
     def step(batch_size: int) -> None:
-        F.mse_loss(model(torch.randn(batch_size, 7, 8, device=device)), torch.zeros(batch_size, 2, device=device)).backward()
+        F.mse_loss(
+            model(torch.randn(batch_size, 7, 8, device=device)), torch.zeros(batch_size, 2, device=device)
+        ).backward()
         optimizer.step()
         optimizer.zero_grad()
 
@@ -229,18 +254,18 @@ STEPS: dict[str, Callable[[torch.device], Step]] = {
     "convnet": convnet,
     "channels last": channels_last,
     "mlp sgd": mlp_with(lambda p: torch.optim.SGD(p, 0.1)),
-    "mlp adam foreach": mlp_with(lambda p: torch.optim.Adam(p)),
+    "mlp adam foreach": mlp_with(torch.optim.Adam),
     "mlp adam loop": mlp_with(lambda p: torch.optim.Adam(p, foreach=False)),
     "mlp adam fused": mlp_with(lambda p: torch.optim.Adam(p, fused=True)),
     "mlp adamw amsgrad": mlp_with(lambda p: torch.optim.AdamW(p, amsgrad=True)),
-    "mlp adamax": mlp_with(lambda p: torch.optim.Adamax(p)),
-    "mlp nadam": mlp_with(lambda p: torch.optim.NAdam(p)),
-    "mlp radam": mlp_with(lambda p: torch.optim.RAdam(p)),
-    "mlp asgd": mlp_with(lambda p: torch.optim.ASGD(p)),
-    "mlp rprop": mlp_with(lambda p: torch.optim.Rprop(p)),
-    "mlp adadelta": mlp_with(lambda p: torch.optim.Adadelta(p)),
-    "mlp adafactor": mlp_with(lambda p: torch.optim.Adafactor(p)),
-    "mlp lbfgs-free sgd fused": mlp_with(lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, fused=True)),
+    "mlp adamax": mlp_with(torch.optim.Adamax),
+    "mlp nadam": mlp_with(torch.optim.NAdam),
+    "mlp radam": mlp_with(torch.optim.RAdam),
+    "mlp asgd": mlp_with(torch.optim.ASGD),
+    "mlp rprop": mlp_with(torch.optim.Rprop),
+    "mlp adadelta": mlp_with(torch.optim.Adadelta),
+    "mlp adafactor": mlp_with(torch.optim.Adafactor),
+    "mlp sgd fused": mlp_with(lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, fused=True)),
     "transformer": transformer,
     "embeddings": embeddings,
     "checkpointed": checkpointed(False),

@@ -14,8 +14,6 @@ import torch
 # Elements; larger tensors are never followed. Token and position numbers are looked at more often than data.
 LIMIT_FLOATING = 1 << 16
 LIMIT_OTHER = 1 << 21
-
-
 LIMIT_UNIFORM = 1 << 25  # one number everywhere: no memory, but still time
 
 
@@ -26,8 +24,15 @@ def followed(tensor: torch.Tensor) -> bool:
 
 def uniform(tensor: torch.Tensor, number: float) -> None:
     """The tensor holds one number everywhere."""
-    if tensor.numel() <= LIMIT_UNIFORM:
+    if followed(tensor):
+        tensor._whichgpu_value = torch.full(tensor.shape, number, dtype=tensor.dtype)
+    elif tensor.numel() <= LIMIT_UNIFORM:
         tensor._whichgpu_value = torch.tensor(number, dtype=tensor.dtype).expand(tensor.shape)
+
+
+def shares_one_number(tensor: torch.Tensor, value: torch.Tensor) -> bool:
+    """Whether one number stands for many elements, so that writing to one of them would write to all."""
+    return value.untyped_storage().nbytes() < value.itemsize * min(tensor.untyped_storage().nbytes() // tensor.itemsize, 2)
 
 
 def value_of(tensor: torch.Tensor, hollow: bool) -> torch.Tensor | None:

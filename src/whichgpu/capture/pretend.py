@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from torch.nn.parameter import UninitializedTensorMixin
 from torch.optim import optimizer as torch_optimizer
 from torch.utils import _device as torch_device_context
 from torch.utils import checkpoint as _checkpoint  # noqa: F401 - loaded before the patches
@@ -109,6 +110,10 @@ class Pretence:
 
         def to(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
             wanted, dtype, options = _parse_to(args, kwargs)
+            if isinstance(tensor, UninitializedTensorMixin):
+                if wanted is not None:
+                    tensor._whichgpu_wanted = wanted
+                return tensor
             on_gpu = index_of(tensor) is not None
             if (not on_gpu and true_device(tensor).type != cpu) or (wanted is not None and wanted.type not in ("cpu", "cuda")):
                 return plain_to(tensor, *args, **kwargs)
@@ -125,6 +130,12 @@ class Pretence:
         def cpu_(tensor: Tensor, memory_format: Any = None) -> Tensor:
             return to(tensor, device=torch.device("cpu"), **({"memory_format": memory_format} if memory_format else {}))
 
+        plain_materialize = UninitializedTensorMixin.materialize
+
+        def materialize(tensor: Any, shape: Any, device: Any = None, dtype: Any = None) -> None:
+            plain_materialize(tensor, shape, device or tensor.__dict__.get("_whichgpu_wanted"), dtype)
+
+        self.set(UninitializedTensorMixin, "materialize", materialize)
         self.set(Tensor, "to", to)
         self.set(Tensor, "cuda", cuda)
         self.set(Tensor, "cpu", cpu_)

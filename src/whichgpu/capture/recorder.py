@@ -119,7 +119,10 @@ class Recorder(TorchDispatchMode):
         """Index of the tensor's storage on the GPU, None for a tensor of the host."""
         if tensor.layout != torch.strided:
             return Recorder._index_of_sparse(tensor)
-        return getattr(tensor.untyped_storage(), "_whichgpu", None)
+        try:
+            return getattr(tensor.untyped_storage(), "_whichgpu", None)
+        except ValueError:  # the parameter of a lazy module, which has no size yet
+            return None
 
     @staticmethod
     def _index_of_sparse(tensor: Tensor) -> int | None:
@@ -243,6 +246,8 @@ class Recorder(TorchDispatchMode):
     # ---- hollow tensors ---------------------------------------------------------------------------
 
     def _infer(self, func: Any, info: _FuncInfo, args: Any, kwargs: Any, tensors: list[Tensor], *, gpu: bool) -> Any:
+        if (picked := _known_masks(info, args)) is not None:
+            args, tensors = (args[0], picked), [args[0], *(index for index in picked if index is not None)]
         values = self._known_values(tensors)
         by_value = self.value_implementations.get(info.short)
         if info.data_dependent and by_value is None and info.short != "_local_scalar_dense" and not _plain_index(info, args):
@@ -343,7 +348,9 @@ class Recorder(TorchDispatchMode):
             return
         if info.short == "_amp_foreach_non_finite_check_and_unscale_":
             return  # gradients are unknown anyway, and the flag of an infinite one stays as it was: none
-        if values is not None and all(known.followed(t) for t in outputs):
+        if values is not None and all(known.followed(t) for t in outputs) and not (
+            info.written and any(known.shares_one_number(t, v) for t, v in zip(tensors, values, strict=True))
+        ):
             by_id = {id(t): v for t, v in zip(tensors, values, strict=True)}
             lookup = lambda t: by_id[id(t)]  # noqa: E731
             try:
@@ -530,6 +537,22 @@ def _plain_index(info: _FuncInfo, args: Any) -> bool:
     return info.short == "index" and all(
         index is None or index.dtype not in (torch.bool, torch.uint8) for index in args[1]
     )
+
+
+def _known_masks(info: _FuncInfo, args: Any) -> list[Tensor | None] | None:
+    """Indices in place of the masks of an `index` when all of these are known; None where there is nothing to do."""
+    if info.short != "index" or _plain_index(info, args):
+        return None
+    picked: list[Tensor | None] = []
+    for index in args[1]:
+        if index is None or index.dtype not in (torch.bool, torch.uint8):
+            picked.append(index)
+            continue
+        value = known.value_of(index, hollow.is_hollow(index))
+        if value is None:
+            return None
+        picked += value.nonzero(as_tuple=True)
+    return picked
 
 
 def _fill(info: _FuncInfo, args: Any) -> float | None:
