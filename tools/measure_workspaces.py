@@ -19,6 +19,7 @@ crashes or hangs is replaced and the point named. Equal records of one label fam
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import gzip
 import json
 import os
@@ -30,6 +31,7 @@ import tempfile
 import threading
 import time
 import zlib
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,25 +39,40 @@ HERE = Path(__file__).resolve()
 sys.path.insert(0, str(HERE.parent))
 DONE = "done"
 POINT_TIMEOUT_S = 40.0
+FIRST_RECURRENT_TIMEOUT_S = 75.0  # loads cuDNN's library for recurrent layers
+STUCK_S = 12.0
 START_TIMEOUT_S = 90.0
 SIZE_LIMIT_BYTES = 12 << 20
 CRASH_LIMIT = 60
 
 
-def lanes() -> dict[str, list[Any]]:
-    """Points by lane, in the order in which they are to run; the same in every process."""
-    from workspace_grid import attention, conv, models, ops
+ALL_LANES = ("model", "conv", "ops", "kernels", "recurrent")
+DEFAULT_LANES = ("model", "conv", "ops")
 
-    general = [*attention.points(), *ops.points()]
-    random.Random(0).shuffle(general)  # so that a budget cut short leaves some of every family
-    convolutions = [entry for batch in conv.points() for entry in batch]
-    return {"model": models.points(), "ops": general, "conv": convolutions}
+
+def lanes(names: Sequence[str] = DEFAULT_LANES) -> dict[str, list[Any]]:
+    """Points by lane, in the order in which they are to run; the same in every process."""
+    from workspace_grid import attention, conv, kernels, models, ops
+
+    def general() -> list[Any]:
+        points = [*attention.points(), *ops.points()]
+        random.Random(0).shuffle(points)  # so that a budget cut short leaves some of every family
+        return points
+
+    makers: dict[str, Callable[[], list[Any]]] = {
+        "model": models.points,
+        "ops": general,
+        "conv": lambda: [entry for batch in conv.points() for entry in batch],
+        "kernels": kernels.points,
+        "recurrent": kernels.recurrent_points,
+    }
+    return {name: makers[name]() for name in names}
 
 
 # ---- a worker process -------------------------------------------------------------------------------------------
 
 
-def work(share: float, device: str) -> None:
+def work(share: float, device: str, names: Sequence[str]) -> None:
     """Reads "lane index" lines, runs these points and prints their rows, each point closed by a done line."""
     import torch
     from workspace_grid.points import apply_settings
@@ -68,17 +85,20 @@ def work(share: float, device: str) -> None:
         torch.cuda.init()
         torch.cuda.set_per_process_memory_fraction(share)
         limit = share * torch.cuda.get_device_properties(0).total_memory
-    points = lanes()
+    points = lanes(names)
+    torch.set_num_threads(2)  # several workers share the cores
     print("ready", file=out, flush=True)
     for line in sys.stdin:
         lane, index = line.split()
         point = points[lane][int(index)]
         started = time.monotonic()
+        faulthandler.dump_traceback_later(STUCK_S, file=sys.stderr)  # says where a point that gets killed was
         try:
             apply_settings(point.settings)
             rows, failure = run_twice(point.build(device), device)
         except Exception as error:
             rows, failure = [], f"{type(error).__name__}: {str(error)[:300]}"
+        faulthandler.cancel_dump_traceback_later()
         for row in rows:
             if lane == "model" and row["n"].startswith("aten._foreach"):
                 continue  # lists of hundreds of tensors; the optimizer points cover them
@@ -135,10 +155,11 @@ class Writer:
 class Crew:
     """Worker processes, each fed by a thread of this one."""
 
-    def __init__(self, writer: Writer, deadline: float, share: float, device: str) -> None:
-        self.writer, self.deadline, self.share, self.device = writer, deadline, share, device
+    def __init__(self, writer: Writer, deadline: float, share: float, device: str, names: Sequence[str]) -> None:
+        self.writer, self.deadline, self.share, self.device, self.names = writer, deadline, share, device, names
+        self.slow: dict[str, float] = {}
         self.queues: dict[str, queue.SimpleQueue[int]] = {}
-        for lane, points in lanes().items():
+        for lane, points in lanes(names).items():
             self.queues[lane] = queue.SimpleQueue()
             for index in range(len(points)):
                 self.queues[lane].put(index)
@@ -173,6 +194,7 @@ class Crew:
 
     def start(self) -> subprocess.Popen[str]:
         command = [sys.executable, str(HERE), "--worker", str(self.share), "--device", self.device]
+        command += ["--lanes", *self.names]
         log = tempfile.NamedTemporaryFile(prefix="workspaces-", suffix=".log", delete=False)  # noqa: SIM115
         pipe = subprocess.PIPE
         process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=log, text=True)
@@ -189,7 +211,8 @@ class Crew:
         """Runs one point in the worker; False when it died or was killed over it."""
         assert process.stdin is not None
         assert process.stdout is not None
-        patience = min(POINT_TIMEOUT_S, max(3.0, self.deadline + 8 - time.monotonic()))
+        limit = FIRST_RECURRENT_TIMEOUT_S if lane == "recurrent" and not self.counts[lane] else POINT_TIMEOUT_S
+        patience = min(limit, max(3.0, self.deadline + 8 - time.monotonic()))
         watchdog = threading.Timer(patience, process.kill)
         watchdog.start()
         try:
@@ -202,6 +225,8 @@ class Crew:
                 if text.startswith(f'{{"{DONE}"'):
                     with self.lock:
                         self.counts[lane] += 1
+                        if (seconds := json.loads(text)["s"]) > 2:
+                            self.slow[f"{lane} {index}"] = seconds
                     return True
                 self.writer.write(text)
         except (BrokenPipeError, OSError):
@@ -209,7 +234,7 @@ class Crew:
         finally:
             watchdog.cancel()
         process.kill()
-        text = f"worker ended, code {process.wait()}: {self.logs[process.pid].read_text(errors='replace')[-400:]}"
+        text = f"worker ended, code {process.wait()}: {self.logs[process.pid].read_text(errors='replace')[-1500:]}"
         self.writer.write(json.dumps({"p": f"{lane} {index}", "failed": text}))
         return False
 
@@ -249,7 +274,19 @@ def contexts(writer: Writer) -> None:
             writer.write(json.dumps({"context": order, "failed": done.stderr[-600:]}))
 
 
-def measure(out: Path, budget_s: float, workers: int, with_context: bool, device: str) -> None:
+def _orders(names: Sequence[str], workers: int) -> list[list[str]]:
+    """Which lanes each worker serves, most wanted first."""
+    if tuple(names) == DEFAULT_LANES:
+        lead = [["model", "conv", "ops"], ["ops", "conv"], ["conv", "ops"]]
+        return [lead[i % len(lead)] for i in range(workers)]
+    others = [name for name in names if name != "recurrent"]
+    alone = ["recurrent"] if "recurrent" in names else []
+    return [[*alone, *others]] * len(alone) + [others] * (workers - len(alone))
+
+
+def measure(
+    out: Path, budget_s: float, workers: int, with_context: bool, device: str, names: Sequence[str]
+) -> None:
     started = time.monotonic()
     out.mkdir(parents=True, exist_ok=True)
     writer = Writer(out / "workspaces.jsonl.gz")
@@ -260,10 +297,8 @@ def measure(out: Path, budget_s: float, workers: int, with_context: bool, device
         [sys.executable, str(HERE), "--environment"], capture_output=True, text=True, check=False
     )
     writer.write(about.stdout.strip() or json.dumps({"environment": None, "failed": about.stderr[-600:]}))
-    crew = Crew(writer, started + budget_s - 6, 0.92 / workers, device)
-    lead = [["model", "conv", "ops"], ["ops", "conv"], ["conv", "ops"]]
-    orders = [lead[i % len(lead)] for i in range(workers)]
-    threads = [threading.Thread(target=crew.serve, args=(order,)) for order in orders]
+    crew = Crew(writer, started + budget_s - 6, 0.92 / workers, device, names)
+    threads = [threading.Thread(target=crew.serve, args=(order,)) for order in _orders(names, workers)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -275,6 +310,7 @@ def measure(out: Path, budget_s: float, workers: int, with_context: bool, device
         "points": totals,
         "crashes": crew.crashes,
         "lines": writer.lines,
+        "slow": crew.slow,
         "seconds": round(time.monotonic() - started, 1),
     }
     writer.write(json.dumps({"summary": summary}))
@@ -286,14 +322,14 @@ def measure(out: Path, budget_s: float, workers: int, with_context: bool, device
 # ---- without a GPU ----------------------------------------------------------------------------------------------
 
 
-def dry_run(part: str, every: int) -> None:
+def dry_run(part: str, every: int, names: Sequence[str]) -> None:
     """Builds and runs points on meta, or on the CPU where meta cannot; prints each kind of failure once."""
     from workspace_grid.points import apply_settings
     from workspace_grid.recorder import run_twice
 
     counts = {"meta": 0, "cpu": 0, "failed": 0}
     failures: dict[str, str] = {}
-    for lane, points in lanes().items():
+    for lane, points in lanes(names).items():
         for point in points[::every] if lane == "conv" else points:
             if part and not f"{lane}/{point.label}".startswith(part):
                 continue
@@ -329,17 +365,19 @@ def main() -> None:
     parser.add_argument(
         "--device", choices=("cuda", "meta"), default="cuda", help="meta tries the machinery without a GPU"
     )
+    parser.add_argument("--lanes", nargs="+", choices=ALL_LANES, default=list(DEFAULT_LANES))
     parser.add_argument("--worker", type=float, default=None, help=argparse.SUPPRESS)
     parser.add_argument("--environment", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker is not None:
-        work(options.worker, options.device)
+        work(options.worker, options.device, options.lanes)
     elif options.environment:
         print(json.dumps(environment()))
     elif options.dry_run:
-        dry_run(options.part, options.every)
+        dry_run(options.part, options.every, options.lanes)
     else:
-        measure(options.out, options.budget_s, options.workers, not options.no_context, options.device)
+        context = not options.no_context
+        measure(options.out, options.budget_s, options.workers, context, options.device, options.lanes)
 
 
 if __name__ == "__main__":

@@ -11,9 +11,11 @@ from typing import Literal
 import msgspec
 
 from whichgpu.catalogue import Gpu, Price
+from whichgpu.extrapolation import LineModel
 from whichgpu.memory import MemoryModel
 from whichgpu.trace import Trace
 
+Model = MemoryModel | LineModel
 Basis = Literal["measured", "predicted", "published"]
 Tier = Literal["all", "most", "poor"]  # trains all, trains most (small batches), not a good fit
 
@@ -113,13 +115,13 @@ _BREAKDOWN = {
 }
 
 
-def limit_row(model: MemoryModel, batch_size: int, limit_bytes: int) -> FitRow:
+def limit_row(model: Model, batch_size: int, limit_bytes: int) -> FitRow:
     """The row named "limit": PyTorch's allocator limited to exactly so many bytes."""
     return _row("limit", limit_bytes, limit_bytes, 0, model, batch_size, ())
 
 
 def fit_row(
-    card: Gpu, model: MemoryModel, batch_size: int, context_bytes: int, problems: Sequence[str]
+    card: Gpu, model: Model, batch_size: int, context_bytes: int, problems: Sequence[str]
 ) -> FitRow:
     """One card's row; `problems` says why the card cannot run the step at all, empty when it can."""
     room = max(card.memory_bytes - context_bytes, 0)
@@ -127,7 +129,7 @@ def fit_row(
 
 
 def _row(
-    name: str, memory_bytes: int, room_bytes: int, context_bytes: int, model: MemoryModel,
+    name: str, memory_bytes: int, room_bytes: int, context_bytes: int, model: Model,
     batch_size: int, problems: Sequence[str],
 ) -> FitRow:
     result = model.replay(batch_size, room_bytes)
@@ -163,7 +165,7 @@ def caveats(trace: Trace) -> list[str]:
     return found
 
 
-def largest(card: Gpu, model: MemoryModel, context_bytes: int, problems: Sequence[str]) -> Largest:
+def largest(card: Gpu, model: Model, context_bytes: int, problems: Sequence[str]) -> Largest:
     """The largest batch on a card, by memory alone, and why the card cannot run it all the same."""
     return Largest(model.largest_batch(max(card.memory_bytes - context_bytes, 0)), tuple(problems))
 

@@ -12,6 +12,7 @@ from whichgpu import advice, catalogue, tracing, workload
 from whichgpu.advice import FitReport, RankReport, TraceInfo
 from whichgpu.capability import class_of
 from whichgpu.errors import DataDependentError, InputError
+from whichgpu.extrapolation import MARGIN, LineModel
 from whichgpu.memory import MemoryModel
 from whichgpu.overheads import context_bytes
 from whichgpu.scaling import Scaling, scaling
@@ -20,6 +21,7 @@ from whichgpu.trace import Trace
 from whichgpu.trace_cache import cache_directory
 
 Progress = Callable[[str], None]
+Model = MemoryModel | LineModel
 
 # Hollow tensors cost nothing, so batch sizes far from odd special cases; for the check a prime one that is far off,
 # or padding to a multiple of 16 would pass for memory that does not grow.
@@ -52,7 +54,8 @@ def fit(
     ref = workload.parse(name)
     if optimizer is not None:
         ref = workload.with_options(ref, {"optimizer": optimizer})
-    with Predictor(ref, cache=cache, on_progress=on_progress) as predictor:
+    exact = bool(gpus) or memory_limit_bytes is not None
+    with Predictor(ref, cache=cache, on_progress=on_progress, exact=exact) as predictor:
         limit_card = chosen[0] if gpus else cards.find(DEFAULT_CARD)
         model = predictor.model((limit_card if memory_limit_bytes is not None else chosen[0]).capability)
         size = batch_size if batch_size is not None else predictor.default_batch_size()
@@ -117,10 +120,17 @@ def rank(
 
 
 class Predictor:
-    """Traces and memory models of one workload, one per class of cards, made when first asked for."""
+    """Traces and memory models of one workload, one per class of cards, made when first asked for.
 
-    def __init__(self, ref: workload.WorkloadRef, *, cache: bool, on_progress: Progress | None) -> None:
+    A workload that does not follow its batch size is traced at each batch size that is asked about if `exact`, which
+    takes seconds for each; otherwise, and always with real tensors, a line is put through a few batch sizes.
+    """
+
+    def __init__(
+        self, ref: workload.WorkloadRef, *, cache: bool, on_progress: Progress | None, exact: bool = False
+    ) -> None:
         self._ref = ref
+        self._exact = exact
         self._stack = ExitStack()
         directory = cache_directory() if cache else None
         self._tracers = {
@@ -131,7 +141,7 @@ class Predictor:
         }
         self._kind: tracing.Kind | None = None
         self._scalings: dict[str, Scaling] = {}
-        self._models: dict[tuple[str, tuple[int, int]], MemoryModel] = {}
+        self._models: dict[tuple[str, tuple[int, int]], Model] = {}
 
     def __enter__(self) -> Predictor:
         return self
@@ -139,13 +149,20 @@ class Predictor:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def model(self, capability: tuple[int, int]) -> MemoryModel:
+    def model(self, capability: tuple[int, int]) -> Model:
         """The memory model for a card's compute capability."""
         name = self._class_of(capability)
         key = (name, capability)
         if key not in self._models:
-            self._models[key] = MemoryModel(self._scalings[name].at, capability)
+            scaled = self._scalings[name]
+            if scaled.affine or (self._exact and scaled.example.kind == "fake"):
+                self._models[key] = MemoryModel(scaled.at, capability)
+            else:
+                self._models[key] = LineModel(scaled.at, capability, self._batch_sizes())
         return self._models[key]
+
+    def _batch_sizes(self) -> tuple[int, int, int]:
+        return REAL_BATCH_SIZES if self._kind == "real-cpu" else FAKE_BATCH_SIZES
 
     def trace(self, capability: tuple[int, int]) -> Trace:
         """An example trace for a card's compute capability."""
@@ -173,6 +190,12 @@ class Predictor:
             found += advice.caveats(scaled.example)
             if not scaled.affine:
                 found.append(f"memory is not a straight function of the batch size ({scaled.reason})")
+        if any(isinstance(model, LineModel) for model in self._models.values()):
+            sizes = ", ".join(map(str, self._batch_sizes()))
+            found.append(
+                f"estimated from a line through batch sizes {sizes}; for \"fits\" and the largest batch the steepest "
+                f"rise between them counts, and {MARGIN:.0%} on top"
+            )
         return tuple(dict.fromkeys(found))
 
     # ---- classes of cards -----------------------------------------------------------------------------

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
+from fractions import Fraction
 from itertools import repeat
+from math import ceil
 
 import msgspec
 
@@ -36,12 +38,14 @@ def mismatch(first: Trace, second: Trace) -> str | None:
 
 
 class Scaled:
-    """Two traces of one workload as a function of the batch size.
+    """Two traces of one workload as a function of the batch size; with a third one where sizes grow with its square.
 
-    Raises TraceError when the two do not have the same structure or their sizes are not whole numbers in between.
+    A storage of the third trace that is not on the straight line through the other two is taken as quadratic (every
+    sample against every other one). Raises TraceError when the traces do not have the same structure, or when the
+    straight lines do not go through whole numbers and there is no third trace.
     """
 
-    def __init__(self, low: Trace, high: Trace) -> None:
+    def __init__(self, low: Trace, high: Trace, third: Trace | None = None) -> None:
         reason = mismatch(low, high)
         if reason is not None:
             raise TraceError(f"{low.workload}: {reason}")
@@ -53,17 +57,35 @@ class Scaled:
         self.storage_count = len(low.storages)
         gap = high.batch_size - low.batch_size
         self._slopes: list[int] = []
-        for one, other in zip(low.storages, high.storages, strict=True):
+        self._curves: dict[int, tuple[Fraction, Fraction, Fraction]] = {}
+        for index, (one, other) in enumerate(zip(low.storages, high.storages, strict=True)):
             slope, rest = divmod(other.bytes - one.bytes, gap)
-            if rest:
+            if rest and third is None:
                 raise TraceError(f"{low.workload}: a storage grows by a fraction of a byte per sample")
             self._slopes.append(slope)
         self._gap = gap
+        if third is not None:
+            self._add_curves(third)
+
+    def _add_curves(self, third: Trace) -> None:
+        reason = mismatch(self.low, third)
+        if reason is not None:
+            raise TraceError(f"{self.low.workload}: {reason}")
+        places = [trace.batch_size for trace in (self.low, self.high, third)]
+        on_line = self.storage_bytes(third.batch_size)
+        for index, storage in enumerate(third.storages):
+            straight = self.low.storages[index].bytes + self._slopes[index] * self._gap
+            if on_line[index] != storage.bytes or straight != self.high.storages[index].bytes:
+                sizes = [trace.storages[index].bytes for trace in (self.low, self.high, third)]
+                self._curves[index] = _parabola(places, sizes)
 
     def storage_bytes(self, batch_size: int) -> list[int]:
         """Requested bytes of every storage at a batch size."""
         by = batch_size - self.low.batch_size
-        return [max(s.bytes + slope * by, 0) for s, slope in zip(self.low.storages, self._slopes, strict=True)]
+        sizes = [max(s.bytes + slope * by, 0) for s, slope in zip(self.low.storages, self._slopes, strict=True)]
+        for index, (constant, linear, square) in self._curves.items():
+            sizes[index] = max(ceil(constant + linear * batch_size + square * batch_size**2), 0)
+        return sizes
 
     def op(self, index: int, batch_size: int) -> Op:
         """One operator with its shapes at a batch size."""
@@ -147,6 +169,15 @@ class Scaling(msgspec.Struct, frozen=True, kw_only=True):
         return self.example.storages
 
 
+def _parabola(places: list[int], sizes: list[int]) -> tuple[Fraction, Fraction, Fraction]:
+    """Constant, linear and square coefficient of the parabola through three points."""
+    (x1, x2, x3), (y1, y2, y3) = places, sizes
+    rise, later = Fraction(y2 - y1, x2 - x1), Fraction(y3 - y2, x3 - x2)
+    square = (later - rise) / (x3 - x1)
+    linear = rise - square * (x1 + x2)
+    return y1 - linear * x1 - square * x1**2, linear, square
+
+
 def _settings(op: Op) -> str:
     """Attributes that can decide about memory; numbers such as a bias correction differ from step to step."""
     kept = {
@@ -164,7 +195,10 @@ def _between(one: int, other: int, by: int, gap: int) -> int:
 def scaling(
     trace_at: Callable[[int], Trace], batch_sizes: tuple[int, int, int]
 ) -> Scaling:
-    """Trace at two batch sizes, check at the third; where it is not affine, every batch size is traced by itself."""
+    """Trace at two batch sizes, check at the third; where it is not affine, every batch size is traced by itself.
+
+    Sizes that grow with the square of the batch size take the third trace too, and a fourth one as the check.
+    """
     low, high, third = (trace_at(batch_size) for batch_size in batch_sizes)
     try:
         scaled = Scaled(low, high)
@@ -173,5 +207,23 @@ def scaling(
         reason = str(error).partition(": ")[2]
     if reason is None:
         return Scaling(affine=True, reason=None, at=lambda _: scaled, example=high)
+    curved = _curved(low, high, third, trace_at)
+    if curved is not None:
+        return Scaling(affine=True, reason=None, at=lambda _: curved, example=high)
     at = lru_cache(maxsize=_KEPT)(lambda batch_size: Single(trace_at(batch_size)))
     return Scaling(affine=False, reason=reason, at=at, example=high)
+
+
+# Where the square is checked: far enough from the other three, and cheap.
+SQUARE_CHECK = 23
+
+
+def _curved(low: Trace, high: Trace, third: Trace, trace_at: Callable[[int], Trace]) -> Scaled | None:
+    """The three traces as a quadratic function, if a fourth one agrees; only for hollow tensors, where it is cheap."""
+    if low.kind != "fake" or mismatch(low, third) is not None:
+        return None
+    try:
+        curved = Scaled(low, high, third)
+    except TraceError:
+        return None
+    return curved if curved.agrees_with(trace_at(SQUARE_CHECK)) is None else None

@@ -35,6 +35,8 @@ def dtype_name(dtype: torch.dtype) -> str:
 def describe(value: Any) -> Any:
     """An argument as plain JSON."""
     if isinstance(value, torch.Tensor):
+        if value.layout == torch.sparse_coo:
+            return {"sparse": [list(value.shape), dtype_name(value.dtype), value._nnz()]}
         stride = None if value.is_contiguous() else list(value.stride())
         return {"t": [list(value.shape), dtype_name(value.dtype), stride]}
     if isinstance(value, (list, tuple)):
@@ -50,6 +52,8 @@ def describe(value: Any) -> Any:
 
 def tensors_in(value: Any) -> list[torch.Tensor]:
     if isinstance(value, torch.Tensor):
+        if value.layout == torch.sparse_coo:
+            return [value._indices(), value._values()]
         return [value]
     if isinstance(value, (list, tuple)):
         return [tensor for entry in value for tensor in tensors_in(entry)]
