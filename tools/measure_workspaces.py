@@ -11,6 +11,8 @@ DIRECTORY/workspaces.jsonl.gz, one JSON record a line, each of them one of
   {"p": label, "failed": text}                              a grid point that failed
   {"summary": ...}                                          the last line: points run, by lane, and seconds
 
+`--lanes kernels recurrent` runs the short selection of operators (workspace_grid/kernels.py) instead of the full grids.
+
 Points run in several processes at once, the most valuable first, until the budget is spent; a process that
 crashes or hangs is replaced and the point named. Equal records of one label family are written once.
 `--dry-run` builds and runs each point on the meta device, or on the CPU, to check shapes where there is no GPU.
@@ -155,8 +157,16 @@ class Writer:
 class Crew:
     """Worker processes, each fed by a thread of this one."""
 
-    def __init__(self, writer: Writer, deadline: float, share: float, device: str, names: Sequence[str]) -> None:
-        self.writer, self.deadline, self.share, self.device, self.names = writer, deadline, share, device, names
+    def __init__(
+        self, writer: Writer, deadline: float, share: float, device: str, names: Sequence[str]
+    ) -> None:
+        self.writer, self.deadline, self.share, self.device, self.names = (
+            writer,
+            deadline,
+            share,
+            device,
+            names,
+        )
         self.slow: dict[str, float] = {}
         self.queues: dict[str, queue.SimpleQueue[int]] = {}
         for lane, points in lanes(names).items():
@@ -211,7 +221,9 @@ class Crew:
         """Runs one point in the worker; False when it died or was killed over it."""
         assert process.stdin is not None
         assert process.stdout is not None
-        limit = FIRST_RECURRENT_TIMEOUT_S if lane == "recurrent" and not self.counts[lane] else POINT_TIMEOUT_S
+        limit = (
+            FIRST_RECURRENT_TIMEOUT_S if lane == "recurrent" and not self.counts[lane] else POINT_TIMEOUT_S
+        )
         patience = min(limit, max(3.0, self.deadline + 8 - time.monotonic()))
         watchdog = threading.Timer(patience, process.kill)
         watchdog.start()

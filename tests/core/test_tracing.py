@@ -41,7 +41,11 @@ class Scene:
         """A tracer with the fake worker."""
         ref = WorkloadRef(text=behaviour, scheme=scheme, target=str(self.source))
         cache = self.cache if cached else None
-        return Tracer(ref, "9.0", cache=cache, worker=(sys.executable, str(FAKE_WORKER)), **options)
+        return Tracer(ref, cache=cache, worker=(sys.executable, str(FAKE_WORKER)), **options)
+
+    def requests(self) -> list[dict[str, Any]]:
+        """What the worker that "tells requests" was asked, each with the request that named the workload."""
+        return [json.loads(line) for line in self.starts.with_name("requests").read_text().splitlines()]
 
     def pids(self) -> list[int]:
         """Process numbers of all workers started, and of the children they told of."""
@@ -75,7 +79,7 @@ def test_one_worker_answers_for_all_batch_sizes(scene: Scene) -> None:
     lines: list[str] = []
     with scene.tracer(on_progress=lines.append) as tracer:
         assert scene.pids() == []
-        assert [4, 8] == [tracer.trace_at(4).batch_size, tracer.trace_at(8).batch_size]
+        assert [4, 8] == [tracer.trace_at(4, "9.0").batch_size, tracer.trace_at(8, "9.0").batch_size]
         assert tracer.seconds > 0
         assert not tracer.cached
     assert ["tracing batch 4: step 1 of 3", "tracing batch 8: step 1 of 3"] == lines
@@ -84,21 +88,79 @@ def test_one_worker_answers_for_all_batch_sizes(scene: Scene) -> None:
     assert list(scene.scratch.iterdir()) == []
 
 
+def test_one_worker_answers_for_all_classes(scene: Scene) -> None:
+    """Classes of cards are asked for one by one from the same worker."""
+    with scene.tracer() as tracer:
+        assert ["9.0", "8.6"] == [tracer.trace_at(4, name).capability for name in ("9.0", "8.6")]
+    assert 1 == len(scene.pids())
+
+
+def test_the_worker_hears_what_comes_next(scene: Scene) -> None:
+    """The first request names workload and kind; each other one a trace, its file and what comes next."""
+    with scene.tracer("tells requests", kind="real-cpu") as tracer:
+        tracer.trace_at(4, "9.0", ahead=(8, 67))
+        tracer.trace_at(8, "8.6")
+    one, two = scene.requests()
+    assert {"workload", "kind"} == set(one["first"])
+    assert ("real-cpu", "tells requests") == (one["first"]["kind"], one["first"]["workload"]["text"])
+    assert (4, "9.0", [8, 67]) == (one["batch_size"], one["capability"], one["ahead"])
+    assert (8, "8.6", []) == (two["batch_size"], two["capability"], two["ahead"])
+    assert {"first", "batch_size", "capability", "ahead", "out"} == set(one)
+    assert one["out"] != two["out"]
+
+
+def test_what_is_asked_ahead_is_not_kept_before_it_is_asked_for(scene: Scene) -> None:
+    """Batch sizes named ahead are a hint: the cache holds only what was answered."""
+    with scene.tracer() as tracer:
+        tracer.trace_at(4, "9.0", ahead=(8,))
+        assert [True, False] == [tracer.holds(size, "9.0") for size in (4, 8)]
+
+
 def test_the_cache_answers_without_a_worker(scene: Scene) -> None:
     """A second run with nothing changed starts no process."""
     with scene.tracer() as tracer:
-        first = tracer.trace_at(4)
+        first = tracer.trace_at(4, "9.0")
     with scene.tracer() as tracer:
-        assert first == tracer.trace_at(4)
+        assert first == tracer.trace_at(4, "9.0")
         assert (True, 0.0, []) == (tracer.cached, tracer.seconds, tracer.notes)
     assert 1 == len(scene.pids())
+
+
+def test_what_the_cache_holds_can_be_asked(scene: Scene) -> None:
+    """`holds` knows batch size, class and kind, and starts no worker; without a cache it holds nothing."""
+    with scene.tracer() as tracer:
+        assert not tracer.holds(4, "9.0")
+        assert [] == scene.pids()
+        tracer.trace_at(4, "9.0")
+    with scene.tracer() as fake, scene.tracer(kind="real-cpu") as real, scene.tracer(cached=False) as none:
+        assert fake.holds(4, "9.0")
+        assert [] == [asked for asked in ((8, "9.0"), (4, "8.6")) if fake.holds(*asked)]
+        assert not real.holds(4, "9.0")
+        assert not none.holds(4, "9.0")
+    assert 1 == len(scene.pids())
+
+
+@pytest.mark.parametrize(("batch_size", "capability"), [(8, "9.0"), (4, "8.6")])
+def test_batch_size_and_class_decide_the_cache(scene: Scene, batch_size: int, capability: str) -> None:
+    """A trace of another batch size, or for another class of cards, is not used; both are then kept."""
+    with scene.tracer() as tracer:
+        tracer.trace_at(4, "9.0")
+    with scene.tracer() as tracer:
+        other = tracer.trace_at(batch_size, capability)
+        assert (batch_size, capability) == (other.batch_size, other.capability)
+        assert not tracer.cached
+    with scene.tracer() as tracer:
+        for asked in ((4, "9.0"), (batch_size, capability)):
+            found = tracer.trace_at(*asked)
+            assert asked == (found.batch_size, found.capability)
+        assert tracer.cached
 
 
 def test_without_a_cache_nothing_is_kept_or_read(scene: Scene) -> None:
     """No cache means that every run traces and no file stays."""
     for _ in range(2):
         with scene.tracer(cached=False) as tracer:
-            tracer.trace_at(4)
+            tracer.trace_at(4, "9.0")
     assert 2 == len(scene.pids())
     assert not scene.cache.exists()
 
@@ -122,9 +184,9 @@ def _removed_source(scene: Scene) -> Tracer:
 def test_what_decides_a_trace_decides_the_cache(scene: Scene, change: Callable[[Scene], Tracer]) -> None:
     """A trace made from something else is not used."""
     with scene.tracer() as tracer:
-        tracer.trace_at(4)
+        tracer.trace_at(4, "9.0")
     with change(scene) as tracer:
-        tracer.trace_at(4)
+        tracer.trace_at(4, "9.0")
         assert not tracer.cached
         assert tracer.notes == []
     assert 2 == len(scene.pids())
@@ -143,10 +205,10 @@ def test_another_whichgpu_or_library_traces_again(
 ) -> None:
     """Changed rules, tracing code or distributions invalidate what was kept."""
     with scene.tracer() as tracer:
-        tracer.trace_at(4)
+        tracer.trace_at(4, "9.0")
     monkeypatch.setattr(trace_cache, name, value)
     with scene.tracer() as tracer:
-        tracer.trace_at(4)
+        tracer.trace_at(4, "9.0")
         assert not tracer.cached
 
 
@@ -158,10 +220,10 @@ def test_a_users_code_belongs_to_its_directory(
 ) -> None:
     """A user's code from another directory is traced again, a library's architecture is not."""
     with scene.tracer(scheme=scheme) as tracer:
-        tracer.trace_at(4)
+        tracer.trace_at(4, "9.0")
     monkeypatch.chdir(scene.scratch)
     with scene.tracer(scheme=scheme) as tracer:
-        tracer.trace_at(4)
+        tracer.trace_at(4, "9.0")
         assert expected == tracer.cached
 
 
@@ -169,7 +231,7 @@ def test_a_source_saved_after_the_start_is_not_kept(scene: Scene) -> None:
     """What the worker loaded may not be what the file says now: such a trace is used but not kept."""
     os.utime(scene.source, (time.time() + 60, time.time() + 60))
     with scene.tracer() as tracer:
-        assert 4 == tracer.trace_at(4).batch_size
+        assert 4 == tracer.trace_at(4, "9.0").batch_size
     assert not scene.cache.exists()
 
 
@@ -189,25 +251,25 @@ def test_damage_is_ignored_rebuilt_and_said_once(
     """Damaged files of the cache never stop a run; the user hears of them once, and they are made anew."""
     for batch_size in (4, 8):
         with scene.tracer() as tracer:
-            tracer.trace_at(batch_size)
+            tracer.trace_at(batch_size, "9.0")
     for path in scene.cache.glob(f"*{suffix}"):
         damage(path)
     with scene.tracer() as tracer:
-        assert [4, 8] == [tracer.trace_at(4).batch_size, tracer.trace_at(8).batch_size]
+        assert [4, 8] == [tracer.trace_at(4, "9.0").batch_size, tracer.trace_at(8, "9.0").batch_size]
         assert ["a damaged entry of the trace cache was ignored and rebuilt"] == tracer.notes
     with scene.tracer() as tracer:
-        tracer.trace_at(4)
-        tracer.trace_at(8)
+        tracer.trace_at(4, "9.0")
+        tracer.trace_at(8, "9.0")
         assert (True, []) == (tracer.cached, tracer.notes)
 
 
 def test_a_trace_removed_by_another_process_is_a_miss(scene: Scene) -> None:
     """A missing file is not damage: it is traced again without a word."""
     with scene.tracer() as tracer:
-        tracer.trace_at(4)
+        tracer.trace_at(4, "9.0")
     next(scene.cache.glob("*.trace")).unlink()
     with scene.tracer() as tracer:
-        tracer.trace_at(4)
+        tracer.trace_at(4, "9.0")
         assert (False, []) == (tracer.cached, tracer.notes)
 
 
@@ -215,7 +277,7 @@ def test_a_cache_that_cannot_be_written_is_said(scene: Scene) -> None:
     """A file in the place of the directory costs the cache, not the answer."""
     scene.cache.write_text("in the way")
     with scene.tracer() as tracer:
-        assert 4 == tracer.trace_at(4).batch_size
+        assert 4 == tracer.trace_at(4, "9.0").batch_size
         assert any("cannot be written" in note for note in tracer.notes)
 
 
@@ -250,7 +312,7 @@ def test_a_worker_that_fails_is_told_in_one_line(scene: Scene, behaviour: str, e
     """However the worker ends, one line says how and what it printed last, and nothing stays behind."""
     with scene.tracer(behaviour, timeout_s=1.0) as tracer:
         with pytest.raises(CaptureError) as caught:
-            tracer.trace_at(4)
+            tracer.trace_at(4, "9.0")
         assert expected in str(caught.value)
         assert str(caught.value).endswith('its last line: {"ok": true}')
         assert 1 == len(str(caught.value).splitlines())
@@ -262,14 +324,21 @@ def test_a_worker_that_fails_is_told_in_one_line(scene: Scene, behaviour: str, e
 def test_a_damaged_trace_from_the_worker_is_an_error(scene: Scene) -> None:
     """A file that is no trace is neither returned nor kept."""
     with scene.tracer("damaged trace") as tracer, pytest.raises(CaptureError, match="wrote a bad trace"):
-        tracer.trace_at(4)
+        tracer.trace_at(4, "9.0")
+    assert not scene.cache.exists()
+
+
+def test_a_trace_for_another_class_is_an_error(scene: Scene) -> None:
+    """A trace that is not the one asked for is neither returned nor kept."""
+    with scene.tracer("another class") as tracer, pytest.raises(CaptureError, match="not the one asked for"):
+        tracer.trace_at(4, "9.0")
     assert not scene.cache.exists()
 
 
 def test_the_workers_error_keeps_its_class_and_is_one_line(scene: Scene) -> None:
     """An error about the workload reaches the user as such."""
     with scene.tracer("bad workload") as tracer, pytest.raises(WorkloadError) as caught:
-        tracer.trace_at(4)
+        tracer.trace_at(4, "9.0")
     assert "no such function; name one of: a, b" == str(caught.value)
     assert scene.alive() == []
 
@@ -277,15 +346,15 @@ def test_the_workers_error_keeps_its_class_and_is_one_line(scene: Scene) -> None
 def test_an_unknown_error_class_is_a_capture_error(scene: Scene) -> None:
     """Only whichgpu's own errors are raised by name."""
     with scene.tracer("unknown error") as tracer, pytest.raises(CaptureError, match="SystemExit what"):
-        tracer.trace_at(4)
+        tracer.trace_at(4, "9.0")
 
 
 def test_a_step_that_fails_at_one_batch_size_leaves_the_worker(scene: Scene) -> None:
     """After an error at one batch size the same worker traces another."""
     with scene.tracer("raises at batch 7") as tracer:
         with pytest.raises(WorkloadError, match="failed at batch 7"):
-            tracer.trace_at(7)
-        assert 8 == tracer.trace_at(8).batch_size
+            tracer.trace_at(7, "9.0")
+        assert 8 == tracer.trace_at(8, "9.0").batch_size
     assert 1 == len(scene.pids())
 
 
@@ -294,15 +363,15 @@ def test_a_worker_that_died_is_replaced(scene: Scene) -> None:
     with scene.tracer("exits") as tracer:
         for _ in range(2):
             with pytest.raises(CaptureError, match="exit code 3"):
-                tracer.trace_at(4)
+                tracer.trace_at(4, "9.0")
     assert 2 == len(scene.pids())
 
 
 def test_a_worker_that_cannot_be_started_is_an_error(scene: Scene) -> None:
     """No such program: one line, nothing left."""
-    tracer = Tracer(WorkloadRef(text="good", scheme="zoo", target="good"), "9.0", worker=("/no/such/python",))
+    tracer = Tracer(WorkloadRef(text="good", scheme="zoo", target="good"), worker=("/no/such/python",))
     with pytest.raises(CaptureError, match="cannot be started"):
-        tracer.trace_at(4)
+        tracer.trace_at(4, "9.0")
     assert list(scene.scratch.iterdir()) == []
 
 
@@ -314,9 +383,9 @@ from test_tracing import FAKE_WORKER
 from whichgpu.workload import WorkloadRef
 from whichgpu.tracing import Tracer
 ref = WorkloadRef(text={behaviour!r}, scheme="file", target={source!r})
-with Tracer(ref, "9.0", cache=Path({cache!r}), worker=(sys.executable, str(FAKE_WORKER))) as tracer:
+with Tracer(ref, cache=Path({cache!r}), worker=(sys.executable, str(FAKE_WORKER))) as tracer:
     for batch_size in {batch_sizes!r}:
-        print(tracer.trace_at(batch_size).batch_size, flush=True)
+        print(tracer.trace_at(batch_size, "9.0").batch_size, flush=True)
 """
 
 

@@ -1,6 +1,7 @@
 """A tracing worker without torch, for the tests of its client: the workload's text says how it behaves.
 
-Writes one line per start to $FAKE_WORKER_STARTS, so that a test can count the processes.
+Speaks as `whichgpu.capture.worker` does. Writes one line per start to $FAKE_WORKER_STARTS, so that a test can
+count the processes, and what it was asked to the file `requests` beside it where it "tells requests".
 """
 
 import json
@@ -10,11 +11,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from whichgpu.trace import Trace, save
 
 
 def main() -> None:
+    """Serve until standard input closes."""
     answers = int(sys.argv[sys.argv.index("--answers") + 1])
     with open(os.environ["FAKE_WORKER_STARTS"], "a", encoding="utf-8") as starts:
         starts.write(f"{os.getpid()}\n")
@@ -37,8 +40,13 @@ def main() -> None:
         if behaviour == "unknown error":
             answer(ok=False, error="SystemExit", message="what")
             continue
+        if behaviour == "tells requests":
+            requests = Path(os.environ["FAKE_WORKER_STARTS"]).with_name("requests")
+            with requests.open("a", encoding="utf-8") as told:
+                told.write(json.dumps({"first": first, **request}) + "\n")
         answer(progress=f"tracing batch {request['batch_size']}: step 1 of 3")
-        save(trace(request["batch_size"], first["capability"]), Path(request["out"]))
+        capability = "8.0" if behaviour == "another class" else request["capability"]
+        save(trace(request["batch_size"], capability, first["kind"]), Path(request["out"]))
         if behaviour == "damaged trace":
             Path(request["out"]).write_bytes(b"no trace")
         answer(ok=True)
@@ -73,12 +81,13 @@ def misbehave(behaviour: str, answers: int, batch_size: int) -> None:
         time.sleep(600)
 
 
-def trace(batch_size: int, capability: str) -> Trace:
+def trace(batch_size: int, capability: str, kind: Any) -> Trace:
+    """An empty trace."""
     return Trace(
         workload="fake",
         batch_size=batch_size,
         capability=capability,
-        kind="fake",
+        kind=kind,
         torch_version="0",
         steps=3,
         names=(),
@@ -89,6 +98,7 @@ def trace(batch_size: int, capability: str) -> Trace:
 
 
 def version(name: str) -> str:
+    """The version of an installed distribution."""
     from importlib import metadata
 
     return metadata.version(name)

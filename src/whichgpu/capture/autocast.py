@@ -37,13 +37,6 @@ FLOAT32_BY_DTYPE = (
 ).split()
 FLOAT32_APPEND = ("norm.Scalar", "norm.ScalarOpt_dim")
 PROMOTE = "addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add".split()
-# cast by the CPU's lists and not by CUDA's: passed through
-PASS_THROUGH = (
-    "avg_pool3d binary_cross_entropy grid_sampler_2d grid_sampler_3d reflection_pad1d ctc_loss.IntList "
-    "ctc_loss.Tensor mse_loss cosine_embedding_loss triplet_margin_loss polar quantile nanquantile stft cdist "
-    "view_as_complex grid_sampler trace cholesky linalg_svdvals lgamma logit adaptive_avg_pool3d "
-    "_native_multi_head_attention cat stack"
-).split()
 
 _EXCLUDED = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
 _LOWER = (torch.float16, torch.bfloat16)
@@ -53,6 +46,12 @@ class Casts:
     """The cache of weight casts and the registrations; `close` undoes both."""
 
     def __init__(self) -> None:
+        # what the CPU casts and CUDA does not is passed through; asked for before ours are registered
+        cast_on_cpu = [
+            name.removeprefix("aten::")
+            for name in torch._C._dispatch_get_registrations_for_dispatch_key("AutocastCPU")
+            if name.startswith("aten::")
+        ]
         self.library = torch.library.Library("aten", "IMPL")
         self.cache: dict[int, tuple[weakref.ref[Any], torch.Tensor]] = {}
         for names, make in (
@@ -62,9 +61,10 @@ class Casts:
             for name in names:
                 self._register(name, make)
         done = {*LOWER_PRECISION, *FLOAT32, *FLOAT32_BY_DTYPE, *FLOAT32_APPEND, *PROMOTE}
-        for name in PASS_THROUGH:
+        for name in cast_on_cpu:
             if name not in done:
-                self._register(name, self._pass_through)
+                # not a call: what it consists of must still meet its own rules
+                self._register(name, lambda _: torch.library.fallthrough_kernel)
 
     def close(self) -> None:
         """Remove the registrations."""
@@ -164,13 +164,6 @@ class Casts:
                     dtype = torch.float32
             with torch._C._ExcludeDispatchKeyGuard(_EXCLUDED):
                 return func(*self.cast(args, dtype), **{k: self.cast(v, dtype) for k, v in kwargs.items()})
-
-        return call
-
-    def _pass_through(self, func: Any) -> Any:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            with torch._C._ExcludeDispatchKeyGuard(_EXCLUDED):
-                return func(*args, **kwargs)
 
         return call
 

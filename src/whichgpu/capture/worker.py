@@ -9,6 +9,7 @@ closes, everything ends.
 
 from __future__ import annotations
 
+import gc
 import importlib.metadata
 import json
 import os
@@ -56,7 +57,21 @@ def _load(ref: WorkloadRef) -> Any:
     torch.set_num_threads(1)  # children are forked: no thread pool may exist before that
     import whichgpu.capture.run  # noqa: F401 - loaded once, before the forks
 
-    return load(ref)
+    _set_aside()
+    workload = load(ref)
+    if ref.scheme not in ("file", "module"):
+        _set_aside()  # a library's code is loaded by now, and its model is built in the set-up
+    return workload
+
+
+def _set_aside() -> None:
+    """Keep what is loaded out of the garbage collector's sight.
+
+    Tracing collects at each step, and finds the user's models among all objects that the collector knows: both need
+    not look through torch. Never called after a user's code has run, which may have built a model already.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def _origin(ref: WorkloadRef) -> dict[str, Any]:
