@@ -16,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import truth
 
 from whichgpu import trace
+from whichgpu.errors import TraceError
 from whichgpu.memory import MemoryModel
 from whichgpu.scaling import Scaling, scaling
 
@@ -28,9 +29,11 @@ def load_scaling(name: str, folder: Path) -> Scaling | None:
     if len(sizes) < 3:
         return None
     low, high, third = sizes
-    order = (low, third, high) if sizes == [1, 2, 3] else (low, high, third)
-    order = (sizes[0], sizes[1], sizes[2])
-    return scaling(lambda n: trace.load(folder / f"{name}-{n}.trace"), order)
+    order = (low, high, third)
+    try:
+        return scaling(lambda n: trace.load(folder / f"{name}-{n}.trace"), order)
+    except TraceError:  # a further batch size would be needed, which was not traced
+        return None
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 
 from whichgpu import advice, catalogue, tracing, workload
 from whichgpu.advice import FitReport, RankReport, TraceInfo
-from whichgpu.capability import class_of
+from whichgpu.capability import CLASSES, class_of
 from whichgpu.errors import DataDependentError, InputError
 from whichgpu.extrapolation import MARGIN, LineModel
 from whichgpu.memory import MemoryModel
@@ -28,6 +28,7 @@ Model = MemoryModel | LineModel
 FAKE_BATCH_SIZES = (4, 8, 67)
 # Real tensors cost time and memory.
 REAL_BATCH_SIZES = (1, 2, 3)
+_BATCH_SIZES: dict[tracing.Kind, tuple[int, int, int]] = {"fake": FAKE_BATCH_SIZES, "real-cpu": REAL_BATCH_SIZES}
 DEFAULT_CARD = "H200"  # whose rules hold under --memory-limit when no card is named
 
 
@@ -137,7 +138,7 @@ class Predictor:
             kind: self._stack.enter_context(
                 tracing.Tracer(ref, kind=kind, cache=directory, on_progress=on_progress)
             )
-            for kind in ("fake", "real-cpu")
+            for kind in _BATCH_SIZES
         }
         self._kind: tracing.Kind | None = None
         self._scalings: dict[str, Scaling] = {}
@@ -209,8 +210,24 @@ class Predictor:
         for traced, scaled in self._scalings.items():
             if own == traced or own in scaled.example.facts.get("same_for", ()):
                 return traced
-        self._scalings[own] = self._trace(own)
-        return own
+        name = self._kept_like(own) or own
+        self._scalings[name] = self._trace(name)
+        return name
+
+    def _kept_like(self, own: str) -> str | None:
+        """Another class whose traces are all kept and hold for this one too; None where its own are kept as well."""
+        for kind, batch_sizes in _BATCH_SIZES.items():
+            if self._kind not in (None, kind):
+                continue
+            tracer = self._tracers[kind]
+            for name in (own, *(name for name in CLASSES if name != own)):
+                if not all(tracer.holds(size, name) for size in batch_sizes):
+                    continue
+                if name == own:
+                    return None
+                if own in tracer.trace_at(batch_sizes[0], name).facts.get("same_for", ()):
+                    return name
+        return None
 
     def _trace(self, name: str) -> Scaling:
         if self._kind is None:

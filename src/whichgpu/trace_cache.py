@@ -105,6 +105,14 @@ class TraceCache:
                 os.utime(used)
         return trace
 
+    def holds(self, key: str) -> bool:
+        """Whether a trace that still holds is kept under a key, as far as can be told without reading it."""
+        try:
+            entry = msgspec.json.decode((self._directory / f"{key}.json").read_bytes(), type=_Entry)
+        except (OSError, msgspec.MsgspecError):
+            return False
+        return (self._directory / Path(entry.trace).name).is_file() and entry.origin.holds()
+
     def write(self, key: str, path: Path, origin: Origin) -> None:
         """Keep the trace in the file `path`; a cache that cannot be written is told to `on_note`."""
         if not origin.complete:

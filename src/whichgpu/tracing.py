@@ -94,8 +94,8 @@ class Tracer:
             self.seconds += time.monotonic() - started
 
     def holds(self, batch_size: int, capability: str) -> bool:
-        """Whether the cache holds that trace."""
-        return self._cache is not None and self._cache.read(self._key(batch_size, capability)) is not None
+        """Whether the cache holds that trace, by its entry: a trace that turns out damaged is made anew."""
+        return self._cache is not None and self._cache.holds(self._key(batch_size, capability))
 
     def close(self) -> None:
         """End the worker and whatever it started; the tracer can be used again."""

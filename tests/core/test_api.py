@@ -206,6 +206,36 @@ def test_a_kept_real_trace_saves_the_attempt_with_hollow_tensors(world: World) -
     assert {"fake"} == {kind for kind, _, _ in world.asked}
 
 
+@pytest.mark.parametrize("kind", ["fake", "real-cpu"])
+def test_kept_traces_of_a_class_that_dispatches_alike_are_used(world: World, kind: str) -> None:
+    """A card whose own class was never traced is answered from the kept traces of one that holds for it."""
+    sizes = {"fake": api.FAKE_BATCH_SIZES, "real-cpu": api.REAL_BATCH_SIZES}[kind]
+    world.same_for = ("6.0", "8.6")
+    world.held = {(kind, size, "6.0") for size in sizes}
+    api.fit("bert-base", batch_size=8, gpus=["RTX 4090"])
+
+    assert {(kind, size, "6.0") for size in sizes} == set(world.asked)
+
+
+@pytest.mark.parametrize(
+    ("same_for", "held"),
+    [
+        ((), [(4, "6.0"), (8, "6.0"), (67, "6.0")]),
+        (("6.0", "8.6"), [(4, "6.0"), (67, "6.0")]),
+        (("6.0", "8.6"), [(size, name) for size in (4, 8, 67) for name in ("6.0", "8.6")]),
+    ],
+)
+def test_a_card_is_traced_for_its_own_class_otherwise(
+    world: World, same_for: tuple[str, ...], held: list[tuple[int, str]]
+) -> None:
+    """Kept traces of a class that dispatches otherwise, or some only, are no help; a card's own go first."""
+    world.same_for = same_for
+    world.held = {("fake", *asked) for asked in held}
+    api.fit("bert-base", batch_size=8, gpus=["RTX 4090"])
+
+    assert [("fake", size, "8.6") for size in (4, 8, 67)] == world.asked[-3:]
+
+
 def test_other_errors_are_not_retried(world: World) -> None:
     """A workload's own mistake is raised as it is, and the tracers are closed."""
     world.fake_fails = WorkloadError("bert-base: step raised")

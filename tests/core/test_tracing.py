@@ -263,6 +263,22 @@ def test_damage_is_ignored_rebuilt_and_said_once(
         assert (True, []) == (tracer.cached, tracer.notes)
 
 
+@pytest.mark.parametrize("suffix", [".json", ".trace"])
+def test_the_cache_does_not_claim_what_it_lost(scene: Scene, suffix: str) -> None:
+    """A trace whose entry is damaged, whose file is gone or whose source changed is not held."""
+    with scene.tracer() as tracer:
+        tracer.trace_at(4, "9.0")
+        assert tracer.holds(4, "9.0")
+        scene.source.write_text("width = 16\n")
+        assert not tracer.holds(4, "9.0")
+        scene.source.write_text("width = 8\n")
+        assert tracer.holds(4, "9.0")
+        for path in scene.cache.glob(f"*{suffix}"):
+            path.unlink() if suffix == ".trace" else path.write_bytes(b"{}")
+        assert not tracer.holds(4, "9.0")
+        assert [] == tracer.notes
+
+
 def test_a_trace_removed_by_another_process_is_a_miss(scene: Scene) -> None:
     """A missing file is not damage: it is traced again without a word."""
     with scene.tracer() as tracer:

@@ -672,8 +672,10 @@ def _named(info: _FuncInfo, args: Any, kwargs: Any) -> list[tuple[str, Any]]:
 
 
 def _attributes(info: _FuncInfo, args: Any, kwargs: Any) -> dict[str, Any]:
-    """Arguments that are not tensors, as plain values."""
-    found = {}
+    """Arguments that are not tensors, as plain values; for convolutions also what cuDNN is allowed."""
+    found: dict[str, Any] = {}
+    if info.short in ("convolution", "convolution_backward"):
+        found = {"allow_tf32": torch.backends.cudnn.allow_tf32, "benchmark": torch.backends.cudnn.benchmark}
     for name, value in _named(info, args, kwargs):
         plain = _plain(value)
         if plain is not _NOT_PLAIN:

@@ -190,11 +190,21 @@ class _Child:
         _, status = os.waitpid(self.pid, 0)
         self.finished = True
         if not self.answer:
-            what = f"was killed by {signal.Signals(os.WTERMSIG(status)).name}" if os.WIFSIGNALED(status) else (
-                f"stopped with exit code {os.waitstatus_to_exitcode(status)}"
+            what = (
+                f"was killed by {signal.Signals(os.WTERMSIG(status)).name}"
+                if os.WIFSIGNALED(status)
+                else (f"stopped with exit code {os.waitstatus_to_exitcode(status)}")
             )
-            memory = " (most likely because memory ran out)" if os.WIFSIGNALED(status) and os.WTERMSIG(status) == 9 else ""
-            self.answer = {"ok": False, "error": "CaptureError", "message": f"the tracing process {what}{memory}"}
+            memory = (
+                " (most likely because memory ran out)"
+                if os.WIFSIGNALED(status) and os.WTERMSIG(status) == 9
+                else ""
+            )
+            self.answer = {
+                "ok": False,
+                "error": "CaptureError",
+                "message": f"the tracing process {what}{memory}",
+            }
 
     def kill(self) -> None:
         """End it at once."""
@@ -229,7 +239,12 @@ def _make(fd: int, workload: Any, ref: WorkloadRef, key: tuple[str, int], kind: 
     except errors.WhichGpuError as error:
         _answer(fd, ok=False, error=type(error).__name__, message=str(error))
     except MemoryError:
-        _answer(fd, ok=False, error="CaptureError", message=f"{ref.text}: this machine's memory is too small to trace it")
+        _answer(
+            fd,
+            ok=False,
+            error="CaptureError",
+            message=f"{ref.text}: this machine's memory is too small to trace it",
+        )
     except Exception as error:
         import traceback
 
@@ -256,8 +271,11 @@ def _trace(workload: Any, ref: WorkloadRef, key: tuple[str, int], kind: str, pro
 def _with_workload(made: trace.Trace, workload: Any) -> trace.Trace:
     """The trace with what the workload says of itself."""
     facts = {
-        **made.facts, "unit": workload.unit, "items_per_sample": workload.items_per_sample,
-        "default_batch_size": workload.default_batch_size, "description": workload.description,
+        **made.facts,
+        "unit": workload.unit,
+        "items_per_sample": workload.items_per_sample,
+        "default_batch_size": workload.default_batch_size,
+        "description": workload.description,
         "precision": workload.precision,
     }
     return msgspec.structs.replace(made, facts=facts)
