@@ -24,7 +24,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import truth
 from compare_truth import load_scaling
-
 from whichgpu.allocator import DEFAULT_CONFIG
 from whichgpu.memory import MemoryModel
 

@@ -1,6 +1,6 @@
 """Predicted against measured memory over the truth set, from traces made by tools/trace_truth.py; needs no PyTorch.
 
-    python tools/compare_truth.py --traces DIR [--only NAMES] [--max-batch]
+python tools/compare_truth.py --traces DIR [--only NAMES] [--max-batch]
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from statistics import median
 sys.path.insert(0, str(Path(__file__).parent))
 
 import truth
-
 from whichgpu import trace
 from whichgpu.errors import TraceError
 from whichgpu.memory import MemoryModel
@@ -76,11 +75,17 @@ def main() -> None:
             row = largest[case.name]
             found = model.largest_batch(row["limit_bytes"])
             print(f"{'':46}largest batch under {row['limit_bytes'] >> 30} GiB: {found}, truly {row['max_batch_size']}")
-    for label, rows in (("all", errors), ("tuned", [e for e in errors if not e[2]]), ("held out", [e for e in errors if e[2]])):
+    for label, rows in (
+        ("all", errors),
+        ("tuned", [e for e in errors if not e[2]]),
+        ("held out", [e for e in errors if e[2]]),
+    ):
         if rows:
-            print(f"{label:9} n={len(rows):4} median |allocated| {median(abs(e[0]) for e in rows):.2%} "
-                  f"median |reserved| {median(abs(e[1]) for e in rows):.2%} worst reserved {max(abs(e[1]) for e in rows):.2%} "
-                  f"95th {sorted(abs(e[1]) for e in rows)[int(0.95 * len(rows))]:.2%}")
+            print(
+                f"{label:9} n={len(rows):4} median |allocated| {median(abs(e[0]) for e in rows):.2%} "
+                f"median |reserved| {median(abs(e[1]) for e in rows):.2%} worst {max(abs(e[1]) for e in rows):.2%} "
+                f"95th {sorted(abs(e[1]) for e in rows)[int(0.95 * len(rows))]:.2%}"
+            )
 
 
 if __name__ == "__main__":

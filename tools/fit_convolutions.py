@@ -38,9 +38,7 @@ def main() -> None:
     table: dict[str, list[list[float]]] = defaultdict(list)
     for kind, point, share in sorted(rows):
         table["|".join(map(str, kind))].append([*point, round(share, 4)])
-    text = json.dumps(
-        {"source": SOURCE, "columns": convolution.COLUMNS, "classes": table}, separators=(",", ":")
-    )
+    text = json.dumps({"source": SOURCE, "columns": convolution.COLUMNS, "classes": table}, separators=(",", ":"))
     TABLE.write_bytes(gzip.compress(text.encode(), 9, mtime=0))
     print(f"{len(rows)} points in {len(table)} classes, {TABLE.stat().st_size} bytes")
 

@@ -137,9 +137,7 @@ def _work(job: Job) -> dict[str, Any]:
         row, blob = measuring.operators(case, job.batch_size, device=device, tiny=job.tiny)
     else:
         row, blob = (
-            measuring.attempt(
-                case, job.batch_size, device=device, tiny=job.tiny, limit_bytes=job.limit_bytes
-            ),
+            measuring.attempt(case, job.batch_size, device=device, tiny=job.tiny, limit_bytes=job.limit_bytes),
             None,
         )
     return {"row": row, "blob": blob}
@@ -275,9 +273,7 @@ def search_largest(
 
     def record(batch: int, answer: dict[str, Any]) -> bool:
         row = answer.get("row", {})
-        kept = {
-            key: row.get(key) for key in ("allowed_bytes", "peak_reserved_bytes", "alloc_retries", "ooms")
-        }
+        kept = {key: row.get(key) for key in ("allowed_bytes", "peak_reserved_bytes", "alloc_retries", "ooms")}
         attempts.append({"batch_size": batch, "kind": answer["kind"], "detail": answer.get("detail"), **kept})
         if answer["kind"] == "ok" and not row.get("alloc_retries") and row.get("peak_reserved_bytes"):
             points.append((batch, row["peak_reserved_bytes"]))
@@ -369,9 +365,7 @@ def _import_all(names: set[str]) -> None:
         try:
             importlib.import_module(f"truth.{module}")
         except Exception as error:
-            print(
-                f"IMPORT FAILED {module}: {type(error).__name__}: {error} (its steps will fail)", flush=True
-            )
+            print(f"IMPORT FAILED {module}: {type(error).__name__}: {error} (its steps will fail)", flush=True)
 
 
 def _environment(probe: dict[str, Any], arguments: argparse.Namespace, fork: bool) -> dict[str, Any]:
@@ -412,9 +406,7 @@ def _plan(cases: list[Any], arguments: argparse.Namespace) -> list[tuple[Job, An
     earlier = _read_rows(arguments.skip_done)
     searched = {row["name"] for row in earlier if row.get("exact")}
     done = {
-        (row["kind_of"], row["name"], row["batch_size"])
-        for row in earlier
-        if "kind_of" in row and row["kind"] == "ok"
+        (row["kind_of"], row["name"], row["batch_size"]) for row in earlier if "kind_of" in row and row["kind"] == "ok"
     }
 
     def job(kind: str, case: Any, batch: int) -> Job:
@@ -462,9 +454,7 @@ def _limited(case: Any, arguments: argparse.Namespace, job: Job, batch_sizes: tu
 class Session:
     """Works through the plan and writes what comes back."""
 
-    def __init__(
-        self, arguments: argparse.Namespace, children: Children, output: Output, begun: float
-    ) -> None:
+    def __init__(self, arguments: argparse.Namespace, children: Children, output: Output, begun: float) -> None:
         self.arguments, self.children, self.output, self.begun = arguments, children, output, begun
         self.tally: dict[str, int] = {}
         self.waiting: list[tuple[Job, Any]] = []
@@ -514,9 +504,7 @@ class Session:
             row["limit_bytes"] = job.limit_bytes
         blob = answer.get("blob")
         if blob is not None:
-            row["stored"] = self.output.packed(
-                "ops.jsonl.xz" if job.kind == "ops" else "events.jsonl.xz", blob
-            )
+            row["stored"] = self.output.packed("ops.jsonl.xz" if job.kind == "ops" else "events.jsonl.xz", blob)
         file = "attempts.jsonl" if job.kind == "attempt" else "alone.jsonl" if job.alone else "truth.jsonl"
         self.output.row(file, row)
         self._say(row, answer)
@@ -546,9 +534,7 @@ class Session:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="folder for the results")
     parser.add_argument("--only", nargs="*", help="names of cases")
     parser.add_argument("--jobs", type=int, default=4, help="children at a time (default 4)")
@@ -558,18 +544,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--events", action="store_true", help="also the allocator's history")
     parser.add_argument("--ops", action="store_true", help="also bytes by operator, at the smaller batch")
     parser.add_argument("--alone", action="store_true", help="one at a time: step times and context size too")
-    parser.add_argument(
-        "--small-only", action="store_true", help="outside the reference, the smaller batch only"
-    )
+    parser.add_argument("--small-only", action="store_true", help="outside the reference, the smaller batch only")
     parser.add_argument("--max-batch", action="store_true", help="the largest batch under each case's limit")
     parser.add_argument("--truth", help="truth.jsonl with peaks for the first guess of --max-batch")
     parser.add_argument(
         "--skip-done", help="truth.jsonl or max_batch.jsonl of an earlier run: what is done is left out"
     )
     parser.add_argument("--skip-compiled", action="store_true", help="leave the torch.compile cases out")
-    parser.add_argument(
-        "--fresh", action="store_true", help="a new Python for each attempt instead of a fork"
-    )
+    parser.add_argument("--fresh", action="store_true", help="a new Python for each attempt instead of a fork")
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"), help="cpu: a rehearsal")
     parser.add_argument("--tiny", action="store_true", help="the small sizes, batches 2 and 3")
     parser.add_argument("--verbose", action="store_true", help="print the log of a failed attempt")
@@ -622,9 +604,7 @@ def main() -> None:
         (arguments.out / f"environment{mode}.json").write_text(json.dumps(environment, indent=1) + "\n")
         print(json.dumps(environment), flush=True)
         sizes = {case.name: ((2, 3) if arguments.tiny else case.batch_sizes) for case in cases}
-        session = Session(
-            arguments, Children(arguments.jobs, Path(temporary), fork), Output(arguments.out), begun
-        )
+        session = Session(arguments, Children(arguments.jobs, Path(temporary), fork), Output(arguments.out), begun)
         session.run(_plan(cases, arguments), _known_peaks(arguments), sizes.__getitem__)
     print(
         f"{session.elapsed():.0f} s, {session.tally}, files {session.output.written}, "

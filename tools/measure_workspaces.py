@@ -77,6 +77,7 @@ def lanes(names: Sequence[str] = DEFAULT_LANES) -> dict[str, list[Any]]:
 def work(share: float, device: str, names: Sequence[str]) -> None:
     """Reads "lane index" lines, runs these points and prints their rows, each point closed by a done line."""
     import torch
+
     from workspace_grid.points import apply_settings
     from workspace_grid.recorder import run_twice
 
@@ -157,9 +158,7 @@ class Writer:
 class Crew:
     """Worker processes, each fed by a thread of this one."""
 
-    def __init__(
-        self, writer: Writer, deadline: float, share: float, device: str, names: Sequence[str]
-    ) -> None:
+    def __init__(self, writer: Writer, deadline: float, share: float, device: str, names: Sequence[str]) -> None:
         self.writer, self.deadline, self.share, self.device, self.names = (
             writer,
             deadline,
@@ -221,9 +220,7 @@ class Crew:
         """Runs one point in the worker; False when it died or was killed over it."""
         assert process.stdin is not None
         assert process.stdout is not None
-        limit = (
-            FIRST_RECURRENT_TIMEOUT_S if lane == "recurrent" and not self.counts[lane] else POINT_TIMEOUT_S
-        )
+        limit = FIRST_RECURRENT_TIMEOUT_S if lane == "recurrent" and not self.counts[lane] else POINT_TIMEOUT_S
         patience = min(limit, max(3.0, self.deadline + 8 - time.monotonic()))
         watchdog = threading.Timer(patience, process.kill)
         watchdog.start()
@@ -273,9 +270,7 @@ def contexts(writer: Writer) -> None:
     for order in ("gemm_first", "conv_first", "attention_first", "cudnn_attention_first", "cublaslt"):
         command = [sys.executable, "-m", "workspace_grid.context", order]
         try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, timeout=60, cwd=HERE.parent, check=False
-            )
+            done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=HERE.parent, check=False)
         except subprocess.TimeoutExpired:
             writer.write(json.dumps({"context": order, "failed": "timed out"}))
             continue
@@ -296,18 +291,14 @@ def _orders(names: Sequence[str], workers: int) -> list[list[str]]:
     return [[*alone, *others]] * len(alone) + [others] * (workers - len(alone))
 
 
-def measure(
-    out: Path, budget_s: float, workers: int, with_context: bool, device: str, names: Sequence[str]
-) -> None:
+def measure(out: Path, budget_s: float, workers: int, with_context: bool, device: str, names: Sequence[str]) -> None:
     started = time.monotonic()
     out.mkdir(parents=True, exist_ok=True)
     writer = Writer(out / "workspaces.jsonl.gz")
     if with_context:
         contexts(writer)
         writer.flush()
-    about = subprocess.run(
-        [sys.executable, str(HERE), "--environment"], capture_output=True, text=True, check=False
-    )
+    about = subprocess.run([sys.executable, str(HERE), "--environment"], capture_output=True, text=True, check=False)
     writer.write(about.stdout.strip() or json.dumps({"environment": None, "failed": about.stderr[-600:]}))
     crew = Crew(writer, started + budget_s - 6, 0.92 / workers, device, names)
     threads = [threading.Thread(target=crew.serve, args=(order,)) for order in _orders(names, workers)]
@@ -315,9 +306,7 @@ def measure(
         thread.start()
     for thread in threads:
         thread.join()
-    totals = {
-        lane: [crew.counts[lane], crew.counts[lane] + crew.queues[lane].qsize()] for lane in crew.counts
-    }
+    totals = {lane: [crew.counts[lane], crew.counts[lane] + crew.queues[lane].qsize()] for lane in crew.counts}
     summary = {
         "points": totals,
         "crashes": crew.crashes,
@@ -364,9 +353,7 @@ def dry_run(part: str, every: int, names: Sequence[str]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("out"))
     parser.add_argument("--budget-s", type=float, default=150.0)
     parser.add_argument("--workers", type=int, default=max(1, min(10, (os.cpu_count() or 2) - 3)))

@@ -33,9 +33,7 @@ def mlp_and_conv_adam(torch: Any) -> None:
         nn.Conv2d(3, 64, 3, padding=1), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(2),
         nn.Conv2d(64, 128, 3, padding=1), nn.BatchNorm2d(128), nn.ReLU(), nn.AdaptiveAvgPool2d(4),
     )  # fmt: skip
-    mlp = nn.Sequential(
-        nn.Flatten(), nn.Linear(128 * 16, 2048), nn.GELU(), nn.Dropout(0.1), nn.Linear(2048, 1000)
-    )
+    mlp = nn.Sequential(nn.Flatten(), nn.Linear(128 * 16, 2048), nn.GELU(), nn.Dropout(0.1), nn.Linear(2048, 1000))
     model = nn.Sequential(conv, mlp).cuda()
     optimizer = torch.optim.Adam(model.parameters())
     for _ in range(6):
@@ -171,9 +169,7 @@ def record(name: str, out: Path, limit_bytes: int | None) -> None:
         raise SystemExit("memory was allocated before recording began")
     at_oom: list[dict[str, int]] = []  # a library may catch the exception and go on, so the first one counts
     torch._C._cuda_attach_out_of_memory_observer(lambda *_: at_oom.append(torch.cuda.memory_stats()))
-    torch.cuda.memory._record_memory_history(
-        "all", context=None, stacks="python", max_entries=MAX_TRACE_ENTRIES
-    )
+    torch.cuda.memory._record_memory_history("all", context=None, stacks="python", max_entries=MAX_TRACE_ENTRIES)
     torch.manual_seed(0)
     with contextlib.suppress(torch.cuda.OutOfMemoryError):
         case.loop(torch)
@@ -204,9 +200,7 @@ def record(name: str, out: Path, limit_bytes: int | None) -> None:
     text = json.dumps(result, separators=(",", ":")).encode()
     path.write_bytes(gzip.compress(text, 9, mtime=0))
     if path.stat().st_size > MAX_FILE_BYTES:
-        raise SystemExit(
-            f"{path} is {path.stat().st_size} bytes, more than {MAX_FILE_BYTES}: use fewer steps"
-        )
+        raise SystemExit(f"{path} is {path.stat().st_size} bytes, more than {MAX_FILE_BYTES}: use fewer steps")
     addresses = trace["segment_addresses"]
     order = "ascending" if addresses == sorted(addresses) else "mixed"
     print(
@@ -235,9 +229,7 @@ def _limit(out: Path, name: str) -> int:
 
 def run_all(out: Path) -> int:
     """Record every case in a process of its own, those that others depend on first; returns the failures."""
-    clean = {
-        k: v for k, v in os.environ.items() if k not in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
-    }
+    clean = {k: v for k, v in os.environ.items() if k not in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")}
     failures = 0
     for limited in (False, True):
         running = {}
@@ -251,9 +243,7 @@ def run_all(out: Path) -> int:
                     failures += 1
                     continue
                 command += ["--limit-bytes", str(_limit(out, case.limited_by))]
-            environment = clean | (
-                {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"} if case.expandable else {}
-            )
+            environment = clean | ({"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"} if case.expandable else {})
             running[name] = subprocess.Popen(
                 command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
             )

@@ -109,9 +109,14 @@ class Largest(msgspec.Struct, frozen=True):
 
 
 _BREAKDOWN = {
-    "weights_bytes": "weight", "gradients_bytes": "gradient", "optimizer_state_bytes": "optimizer_state",
-    "activations_bytes": "activation", "temporaries_bytes": "temporary", "workspaces_bytes": "workspace",
-    "inputs_bytes": "input", "buffers_bytes": "buffer",
+    "weights_bytes": "weight",
+    "gradients_bytes": "gradient",
+    "optimizer_state_bytes": "optimizer_state",
+    "activations_bytes": "activation",
+    "temporaries_bytes": "temporary",
+    "workspaces_bytes": "workspace",
+    "inputs_bytes": "input",
+    "buffers_bytes": "buffer",
 }
 
 
@@ -120,30 +125,38 @@ def limit_row(model: Model, batch_size: int, limit_bytes: int) -> FitRow:
     return _row("limit", limit_bytes, limit_bytes, 0, model, batch_size, ())
 
 
-def fit_row(
-    card: Gpu, model: Model, batch_size: int, context_bytes: int, problems: Sequence[str]
-) -> FitRow:
+def fit_row(card: Gpu, model: Model, batch_size: int, context_bytes: int, problems: Sequence[str]) -> FitRow:
     """One card's row; `problems` says why the card cannot run the step at all, empty when it can."""
     room = max(card.memory_bytes - context_bytes, 0)
     return _row(card.name, card.memory_bytes, room, context_bytes, model, batch_size, problems)
 
 
 def _row(
-    name: str, memory_bytes: int, room_bytes: int, context_bytes: int, model: Model,
-    batch_size: int, problems: Sequence[str],
+    name: str,
+    memory_bytes: int,
+    room_bytes: int,
+    context_bytes: int,
+    model: Model,
+    batch_size: int,
+    problems: Sequence[str],
 ) -> FitRow:
     result = model.replay(batch_size, room_bytes)
     largest_batch = model.largest_batch(room_bytes)
     peak = model.peak(batch_size, room_bytes if result.fits else None)
     return FitRow(
-        gpu=name, memory_bytes=memory_bytes, fits=result.fits,
+        gpu=name,
+        memory_bytes=memory_bytes,
+        fits=result.fits,
         peak_reserved_bytes=result.peak_reserved_bytes if result.fits else None,
         peak_allocated_bytes=result.peak_allocated_bytes if result.fits else None,
-        context_bytes=context_bytes, max_batch_size=largest_batch,
+        context_bytes=context_bytes,
+        max_batch_size=largest_batch,
         max_batch_size_pow2=model.largest_power_of_two(largest_batch),
         breakdown=Breakdown(**{field: peak.held_bytes[held] for field, held in _BREAKDOWN.items()}),
-        peak_phase=peak.phase, peak_op=peak.op_name,
-        supported=not problems, notes=tuple(problems),
+        peak_phase=peak.phase,
+        peak_op=peak.op_name,
+        supported=not problems,
+        notes=tuple(problems),
     )
 
 
@@ -161,7 +174,9 @@ def caveats(trace: Trace) -> list[str]:
     if not trace.facts.get("optimizer_steps", 1):
         found.append("no torch.optim optimizer stepped: optimizer state is only counted if the step keeps it itself")
     if trace.kind == "real-cpu":
-        found.append("traced with real tensors on the CPU, since the step looks at computed values; sizes vary from run to run")
+        found.append(
+            "traced with real tensors on the CPU, since the step looks at computed values; sizes vary from run to run"
+        )
     return found
 
 
@@ -171,7 +186,8 @@ def largest(card: Gpu, model: Model, context_bytes: int, problems: Sequence[str]
 
 
 def ranked(
-    cards: Sequence[Gpu], answers: Mapping[str, Mapping[str, Largest]],
+    cards: Sequence[Gpu],
+    answers: Mapping[str, Mapping[str, Largest]],
     prices: Mapping[str, tuple[Price | None, Price | None]],
 ) -> tuple[RankRow, ...]:
     """Rows in the order of recommendation: cards that train all first, within a tier the cheapest to buy first.
@@ -199,8 +215,15 @@ def _rank_row(
     problems = dict.fromkeys(problem for answer in found.values() for problem in answer.problems)
     tier: Tier = "all" if trains == len(sizes) else "most" if 2 * trains >= len(sizes) and trains else "poor"
     return RankRow(
-        gpu=card.name, memory_bytes=card.memory_bytes, compute_capability=card.compute_capability or "", tier=tier,
-        trains=trains, max_batch_size=sizes,
+        gpu=card.name,
+        memory_bytes=card.memory_bytes,
+        compute_capability=card.compute_capability or "",
+        tier=tier,
+        trains=trains,
+        max_batch_size=sizes,
         max_batch_size_pow2={name: 1 << (size.bit_length() - 1) if size else 0 for name, size in sizes.items()},
-        supported=not problems, buy=buy, rent=rent, notes=tuple(problems),
+        supported=not problems,
+        buy=buy,
+        rent=rent,
+        notes=tuple(problems),
     )

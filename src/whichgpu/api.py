@@ -70,12 +70,19 @@ def fit(
             trace = predictor.trace(card.capability)
             rows.append(
                 advice.fit_row(
-                    card, predictor.model(card.capability), size, context_bytes(card.capability),
+                    card,
+                    predictor.model(card.capability),
+                    size,
+                    context_bytes(card.capability),
                     catalogue.supports(card, build.version, build.cuda, advice.dtypes_used(trace)),
                 )
             )
         return FitReport(
-            workload=ref.text, batch_size=size, basis="predicted", trace=predictor.info(), gpus=tuple(rows),
+            workload=ref.text,
+            batch_size=size,
+            basis="predicted",
+            trace=predictor.info(),
+            gpus=tuple(rows),
             notes=predictor.notes(),
         )
 
@@ -107,7 +114,9 @@ def rank(
                     on_progress(f"{ref.text} on {card.name} ({number + 1} of {len(chosen)})")
                 trace = predictor.trace(card.capability)
                 largest[card.id] = advice.largest(
-                    card, predictor.model(card.capability), context_bytes(card.capability),
+                    card,
+                    predictor.model(card.capability),
+                    context_bytes(card.capability),
                     catalogue.supports(card, build.version, build.cuda, advice.dtypes_used(trace)),
                 )
             answers[ref.text] = largest
@@ -115,8 +124,11 @@ def rank(
             notes += [f"{ref.text}: {note}" for note in predictor.notes()]
     prices = {card.id: (cards.price(card, "buy"), cards.price(card, "rent")) for card in chosen}
     return RankReport(
-        workloads=tuple(ref.text for ref in refs), basis="predicted", traces=traces,
-        gpus=advice.ranked(chosen, answers, prices), notes=tuple(dict.fromkeys(notes)),
+        workloads=tuple(ref.text for ref in refs),
+        basis="predicted",
+        traces=traces,
+        gpus=advice.ranked(chosen, answers, prices),
+        notes=tuple(dict.fromkeys(notes)),
     )
 
 
@@ -135,9 +147,7 @@ class Predictor:
         self._stack = ExitStack()
         directory = cache_directory() if cache else None
         self._tracers = {
-            kind: self._stack.enter_context(
-                tracing.Tracer(ref, kind=kind, cache=directory, on_progress=on_progress)
-            )
+            kind: self._stack.enter_context(tracing.Tracer(ref, kind=kind, cache=directory, on_progress=on_progress))
             for kind in _BATCH_SIZES
         }
         self._kind: tracing.Kind | None = None
@@ -178,8 +188,10 @@ class Predictor:
         first = self._first()
         used = self._tracers[self._kind or "fake"]
         return TraceInfo(
-            kind=first.example.kind, affine=all(s.affine for s in self._scalings.values()),
-            seconds=round(sum(tracer.seconds for tracer in self._tracers.values()), 2), cached=used.cached,
+            kind=first.example.kind,
+            affine=all(s.affine for s in self._scalings.values()),
+            seconds=round(sum(tracer.seconds for tracer in self._tracers.values()), 2),
+            cached=used.cached,
             torch_version=first.example.torch_version,
         )
 
@@ -194,7 +206,7 @@ class Predictor:
         if any(isinstance(model, LineModel) for model in self._models.values()):
             sizes = ", ".join(map(str, self._batch_sizes()))
             found.append(
-                f"estimated from a line through batch sizes {sizes}; for \"fits\" and the largest batch the steepest "
+                f'estimated from a line through batch sizes {sizes}; for "fits" and the largest batch the steepest '
                 f"rise between them counts, and {MARGIN:.0%} on top"
             )
         return tuple(dict.fromkeys(found))

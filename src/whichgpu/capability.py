@@ -14,7 +14,7 @@ CLASSES = ("6.0", "7.0", "8.0", "8.6", "9.0")
 def class_of(capability: Capability) -> str:
     """The class of a card: Pascal and older, Volta and Turing, GA100, consumer cards since Ampere, Hopper and its like.
 
-    Consumer Blackwell (12.x) goes with 8.6 and 8.9; datacentre Blackwell (10.x) with Hopper, as in PyTorch's sdp_utils.cpp.
+    Consumer Blackwell (12.x) goes with 8.6 and 8.9, datacentre Blackwell (10.x) with Hopper, as in sdp_utils.cpp.
     """
     if capability < (7, 0):
         return "6.0"

@@ -180,9 +180,7 @@ class Catalogue:
     def find(self, name: str) -> Gpu:
         """The card of that name, alias or id; CatalogueError, naming what is near, for none or several."""
         if len(name) > LONGEST_NAME:
-            raise CatalogueError(
-                f'"{_plain(name[:40])}..." is too long for a name; `whichgpu gpus` lists the names'
-            )
+            raise CatalogueError(f'"{_plain(name[:40])}..." is too long for a name; `whichgpu gpus` lists the names')
         key = _key(name)
         if not key:
             raise CatalogueError("the card's name is empty; `whichgpu gpus` lists the names")
@@ -423,14 +421,10 @@ def _read_offers(folder: Traversable, known: set[str]) -> Iterator[Offer]:
         for number, offer in enumerate(_convert_all(raw, "offer", Offer, entry.name), 1):
             unknown = set(offer.gpus) - known
             if unknown:
-                problem = (
-                    f'field gpus: no card has the id "{min(unknown)}"; add it to gpus.toml or correct it'
-                )
+                problem = f'field gpus: no card has the id "{min(unknown)}"; add it to gpus.toml or correct it'
                 raise CatalogueError(f"{entry.name}: offer {number}, {problem}")
             if not offer.usd.is_finite() or offer.usd <= 0:
-                raise CatalogueError(
-                    f"{entry.name}: offer {number}, field usd: {offer.usd} is no price; correct it"
-                )
+                raise CatalogueError(f"{entry.name}: offer {number}, field usd: {offer.usd} is no price; correct it")
             yield offer
 
 

@@ -1,7 +1,7 @@
 """Memory of steps that do not follow their batch size by rule: detection, routing, anything that looks at its data.
 
-Their sizes vary with what the data holds, so that no batch size follows exactly from others. `LineModel` puts a straight
-line through the peaks at the batch sizes that were traced. To say "fits" it takes the steepest rise that was seen and a
+Their sizes vary with what the data holds, so that no batch size follows exactly from others. `LineModel` puts a
+straight line through the peaks at the batch sizes that were traced. To say "fits" it takes the steepest rise that was seen and a
 margin on top; what it reports as the peak is the middle line. Same questions as `memory.MemoryModel`.
 """
 
@@ -37,11 +37,16 @@ class LineModel:
         reserved = self._middle("peak_reserved_bytes", batch_size)
         fits = limit_bytes is None or self._high(batch_size) <= limit_bytes
         return Replay(
-            fits=fits, failed_at=None if fits else 0, failed_request_bytes=None if fits else 0,
+            fits=fits,
+            failed_at=None if fits else 0,
+            failed_request_bytes=None if fits else 0,
             peak_reserved_bytes=reserved,
             peak_allocated_bytes=self._middle("peak_allocated_bytes", batch_size),
             peak_requested_bytes=self._middle("peak_requested_bytes", batch_size),
-            peak_at=None, peak_reserved_at=None, released_cache=0, final_reserved_bytes=reserved,
+            peak_at=None,
+            peak_reserved_at=None,
+            released_cache=0,
+            final_reserved_bytes=reserved,
             final_allocated_bytes=self._middle("final_allocated_bytes", batch_size),
         )
 

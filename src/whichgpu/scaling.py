@@ -8,8 +8,8 @@ says where two traces differ, so that a third trace can prove or disprove it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
 from fractions import Fraction
+from functools import lru_cache
 from itertools import repeat
 from math import ceil
 
@@ -19,6 +19,7 @@ from whichgpu.errors import TraceError
 from whichgpu.trace import Op, Storage, Tensor, Trace
 
 _KEPT = 8  # traces of single batch sizes that are kept; each may take tens of megabytes
+
 
 def mismatch(first: Trace, second: Trace) -> str | None:
     """Why two traces do not have the same structure, or None when they do."""
@@ -58,7 +59,7 @@ class Scaled:
         gap = high.batch_size - low.batch_size
         self._slopes: list[int] = []
         self._curves: dict[int, tuple[Fraction, Fraction, Fraction]] = {}
-        for index, (one, other) in enumerate(zip(low.storages, high.storages, strict=True)):
+        for one, other in zip(low.storages, high.storages, strict=True):
             slope, rest = divmod(other.bytes - one.bytes, gap)
             if rest and third is None:
                 raise TraceError(f"{low.workload}: a storage grows by a fraction of a byte per sample")
@@ -99,7 +100,9 @@ class Scaled:
                 one,
                 shape=tuple(map(_between, one.shape, other.shape, repeat(by), repeat(gap))),
                 # a batch of one may pass for contiguous where others show the layout
-                stride=tuple(map(_between, one.stride or other.stride, other.stride or one.stride, repeat(by), repeat(gap))),
+                stride=tuple(
+                    map(_between, one.stride or other.stride, other.stride or one.stride, repeat(by), repeat(gap))
+                ),
             )
 
         return msgspec.structs.replace(
@@ -151,7 +154,9 @@ class Single:
         """Equal for operators that are the same but for the storages they touch."""
         op = self.low.ops[index]
         return (
-            op.name, op.phase, tuple((t.shape, t.dtype, t.stride) for t in (*op.inputs, *op.outputs)),
+            op.name,
+            op.phase,
+            tuple((t.shape, t.dtype, t.stride) for t in (*op.inputs, *op.outputs)),
             _settings(op),
         )
 
@@ -192,9 +197,7 @@ def _between(one: int, other: int, by: int, gap: int) -> int:
     return one if one == other else one + (other - one) * by // gap
 
 
-def scaling(
-    trace_at: Callable[[int], Trace], batch_sizes: tuple[int, int, int]
-) -> Scaling:
+def scaling(trace_at: Callable[[int], Trace], batch_sizes: tuple[int, int, int]) -> Scaling:
     """Trace at two batch sizes, check at the third; where it is not affine, every batch size is traced by itself.
 
     Sizes that grow with the square of the batch size take the third trace too, and a fourth one as the check.

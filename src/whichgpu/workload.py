@@ -190,9 +190,7 @@ def _parse_module(text: str) -> WorkloadRef:
     top = module.partition(".")[0]
     if top not in sys.builtin_module_names and PathFinder.find_spec(top, [os.getcwd(), *sys.path]) is None:
         schemes = nearest(top, _ADAPTERS)
-        raise WorkloadError(
-            f"{_quote(text)}: there is no scheme and no module {top}{schemes}; a workload is {_FORMS}"
-        )
+        raise WorkloadError(f"{_quote(text)}: there is no scheme and no module {top}{schemes}; a workload is {_FORMS}")
     return WorkloadRef(text=f"{module}:{function}", scheme="module", target=module, function=function)
 
 
@@ -275,8 +273,7 @@ def checked_setup(setup: Callable[[Any], Any], where: str) -> Callable[[Any], Ca
             )
         if not _takes_one(step):
             raise WorkloadError(
-                f"{where} returned a step that does not take exactly one argument; "
-                "it is called as step(batch_size)"
+                f"{where} returned a step that does not take exactly one argument; it is called as step(batch_size)"
             )
         return step  # type: ignore[no-any-return]
 

@@ -134,8 +134,7 @@ def programs(
         frees = draw(st.lists(st.sampled_from(alive), unique=True, max_size=4)) if alive else []
         alive = [index for index in alive if index not in frees]
         makes = tuple(
-            Made(draw(sizes), draw(slopes), draw(st.sampled_from(CATEGORIES)))
-            for _ in range(draw(st.integers(0, 2)))
+            Made(draw(sizes), draw(slopes), draw(st.sampled_from(CATEGORIES))) for _ in range(draw(st.integers(0, 2)))
         )
         alive += range(born, born + len(makes))
         born += len(makes)

@@ -144,9 +144,7 @@ def test_caveats_name_what_is_missing() -> None:
     told = advice.caveats(without)
 
     assert ["backward()", "optimizer", "real tensors"] == [
-        word
-        for word, line in zip(("backward()", "optimizer", "real tensors"), told, strict=True)
-        if word in line
+        word for word, line in zip(("backward()", "optimizer", "real tensors"), told, strict=True) if word in line
     ]
 
 
@@ -176,9 +174,7 @@ def ranked(
         }
         for number in range(count)
     }
-    costs = {
-        cards[name].id: (None if (usd := prices.get(name)) is None else price(usd), None) for name in sizes
-    }
+    costs = {cards[name].id: (None if (usd := prices.get(name)) is None else price(usd), None) for name in sizes}
     return list(advice.ranked(list(cards.values()), answers, costs))
 
 
@@ -243,9 +239,7 @@ def test_the_cheapest_card_that_trains_all_is_first() -> None:
 @pytest.mark.parametrize("small", [(3, 0), (3, 3)])
 def test_an_unsupported_card_is_marked_and_never_first(small: tuple[int, int]) -> None:
     """A card that the software cannot use stands after all that it can, however cheap and large."""
-    rows = ranked(
-        {"P100": (9, 9), "RTX 3060": small, "GTX 1070": (0, 0)}, {"P100": 90.0, "RTX 3060": 200.0}, ("P100",)
-    )
+    rows = ranked({"P100": (9, 9), "RTX 3060": small, "GTX 1070": (0, 0)}, {"P100": 90.0, "RTX 3060": 200.0}, ("P100",))
 
     assert "P100" == names_of(rows)[-1]
     assert not rows[-1].supported

@@ -761,7 +761,7 @@ def test_recorded_trace_is_reproduced(path: Path) -> None:
 
 @pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.name.removesuffix(".json.gz"))
 def test_recorded_driver_calls_are_reproduced(path: Path) -> None:
-    """At the addresses that the driver gave, the model asks for the same segments and reaches the same peaks, to the byte."""
+    """At the addresses that the driver gave, the model asks for the same segments and reaches the same peaks."""
     recorded = json.loads(gzip.decompress(path.read_bytes()))
     config = AllocatorConfig(expandable_segments=recorded["expandable_segments"])
     addresses = iter(recorded["segment_addresses"])

@@ -109,9 +109,7 @@ def test_named_cards_are_answered_in_the_order_given(world: World) -> None:
     report = api.fit("bert-base", batch_size=8, gpus=["4090", "h200"])
     cards = [catalogue.load().find(name) for name in ("RTX 4090", "H200")]
 
-    assert [(card.name, card.memory_bytes) for card in cards] == [
-        (row.gpu, row.memory_bytes) for row in report.gpus
-    ]
+    assert [(card.name, card.memory_bytes) for card in cards] == [(row.gpu, row.memory_bytes) for row in report.gpus]
     assert [context_bytes(card.capability) for card in cards] == [row.context_bytes for row in report.gpus]
 
 

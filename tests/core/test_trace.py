@@ -171,9 +171,7 @@ ALLOC, FREE, OP = EventKind.ALLOC, EventKind.FREE, EventKind.OP
         (((OP, 0), (ALLOC, 0), (ALLOC, 1), (9, 0)), "unknown event 9"),
     ],
 )
-def test_inconsistent_events_are_refused(
-    tmp_path: Path, events: tuple[tuple[int, int], ...], words: str
-) -> None:
+def test_inconsistent_events_are_refused(tmp_path: Path, events: tuple[tuple[int, int], ...], words: str) -> None:
     """Double births, deaths before birth and unknown numbers are found when a trace is loaded."""
     made = with_events(*events)
     traces.save(made, tmp_path / "t")

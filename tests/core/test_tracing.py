@@ -332,7 +332,7 @@ def test_a_worker_that_fails_is_told_in_one_line(scene: Scene, behaviour: str, e
         assert expected in str(caught.value)
         assert str(caught.value).endswith('its last line: {"ok": true}')
         assert 1 == len(str(caught.value).splitlines())
-        assert scene.alive() == []
+        _wait_until(lambda: scene.alive() == [])  # the kernel may take a moment to end what was killed
     assert list(scene.scratch.iterdir()) == []
     assert not scene.cache.exists()
 

@@ -23,9 +23,7 @@ KERNELS = {
     "_scaled_dot_product_efficient_attention": "efficient",
 }
 HALF, BF16, FULL = torch.float16, torch.bfloat16, torch.float32
-newer = pytest.mark.skipif(
-    tuple(map(int, torch.__version__.split(".")[:2])) < (2, 14), reason="as of PyTorch 2.14"
-)
+newer = pytest.mark.skipif(tuple(map(int, torch.__version__.split(".")[:2])) < (2, 14), reason="as of PyTorch 2.14")
 
 
 def kernels(trace: Trace, step: int = 0) -> list[str]:
@@ -124,15 +122,9 @@ def test_the_call_decides_within_a_card(call: dict[str, Any], ampere: str, hoppe
         ((256, 256), False, "cudnn"),
     ],
 )
-def test_large_heads_go_to_cudnn_where_it_has_a_backward(
-    sizes: tuple[int, int], grad: bool, hopper: str
-) -> None:
+def test_large_heads_go_to_cudnn_where_it_has_a_backward(sizes: tuple[int, int], grad: bool, hopper: str) -> None:
     """On Hopper and datacentre Blackwell only; with gradients for 256, and 192 by 128, alone."""
-    assert (
-        hopper
-        == chosen((9, 0), BF16, sizes=sizes, grad=grad)
-        == chosen((10, 0), BF16, sizes=sizes, grad=grad)
-    )
+    assert hopper == chosen((9, 0), BF16, sizes=sizes, grad=grad) == chosen((10, 0), BF16, sizes=sizes, grad=grad)
     assert "cudnn" != chosen((8, 0), BF16, sizes=sizes, grad=grad)
 
 
@@ -177,9 +169,7 @@ def test_consumer_cards_cannot_train_every_head_size_with_flash(
         ((6, 1), HALF, 1),
     ],
 )
-def test_efficient_attention_needs_aligned_heads(
-    sm: tuple[int, int], dtype: torch.dtype, multiple: int
-) -> None:
+def test_efficient_attention_needs_aligned_heads(sm: tuple[int, int], dtype: torch.dtype, multiple: int) -> None:
     """A head size that is no multiple goes to the math path; `minimum_gemm_alignment`."""
     mask = mask_of(16, 16, dtype=dtype, grad=True)  # keeps flash and cuDNN out
 
@@ -299,9 +289,7 @@ def test_the_math_path_keeps_its_weights(tracing: Tracing) -> None:
     scores = 4 * 2 * 16 * 16
 
     assert [] == kernels(trace)
-    assert {"bmm", "_softmax"} <= {
-        op.name.split(".")[1].replace("_safe_softmax", "_softmax") for op in trace.ops
-    }
+    assert {"bmm", "_softmax"} <= {op.name.split(".")[1].replace("_safe_softmax", "_softmax") for op in trace.ops}
     assert any(storage.bytes in (2 * scores, 4 * scores) for storage in trace.storages)
 
 
@@ -325,9 +313,7 @@ def test_boolean_masks_become_additive_ones(tracing: Tracing) -> None:
 def test_a_trace_is_shared_by_the_classes_that_choose_alike(tracing: Tracing) -> None:
     """Attention in half precision binds a trace to its classes; Hopper's choice is its own."""
     assert ["9.0"] == tracing.trace(attention_step(functional), capability="9.0", steps=1).facts["same_for"]
-    assert ["8.0", "8.6"] == tracing.trace(attention_step(functional), capability="8.0", steps=1).facts[
-        "same_for"
-    ]
+    assert ["8.0", "8.6"] == tracing.trace(attention_step(functional), capability="8.0", steps=1).facts["same_for"]
 
 
 def test_attention_on_the_host_is_left_alone(tracing: Tracing) -> None:

@@ -126,18 +126,14 @@ def test_products_are_made_in_half_precision(name: str, dtype: torch.dtype, trac
 def test_sensitive_operators_are_made_in_single_precision(name: str, tracing: Tracing) -> None:
     """Operators of CUDA's float32 lists return float32 for half-precision inputs."""
     for dtype in HALF:
-        assert torch.float32 == dtype_under(
-            tracing, lambda d, t=dtype: HIGHER[name](full(d, 8, 8, dtype=t)), dtype
-        )
+        assert torch.float32 == dtype_under(tracing, lambda d, t=dtype: HIGHER[name](full(d, 8, 8, dtype=t)), dtype)
 
 
 @pytest.mark.parametrize("name", SAME)
 def test_all_other_operators_keep_their_type(name: str, tracing: Tracing) -> None:
     """What CUDA's lists do not name returns the type that it is given."""
     for dtype in (torch.float16, torch.float32):
-        assert dtype == dtype_under(
-            tracing, lambda d, t=dtype: SAME[name](full(d, 8, 8, dtype=t)), torch.float16
-        )
+        assert dtype == dtype_under(tracing, lambda d, t=dtype: SAME[name](full(d, 8, 8, dtype=t)), torch.float16)
 
 
 @pytest.mark.parametrize(
@@ -157,9 +153,7 @@ def test_mixed_inputs_go_to_the_widest_type(work: Callable[..., Any], tracing: T
     """Operators that need one type take the widest of their inputs."""
 
     def both(one: torch.dtype, other: torch.dtype) -> torch.dtype:
-        return dtype_under(
-            tracing, lambda d: work(full(d, 8, 8, dtype=one), full(d, 8, 8, dtype=other)), torch.float16
-        )
+        return dtype_under(tracing, lambda d: work(full(d, 8, 8, dtype=one), full(d, 8, 8, dtype=other)), torch.float16)
 
     assert torch.float16 == both(torch.float16, torch.float16)
     assert torch.float32 == both(torch.float16, torch.float32)
@@ -170,9 +164,7 @@ def test_doubles_and_integers_are_left_alone(tracing: Tracing) -> None:
     assert torch.float64 == dtype_under(
         tracing, lambda d: full(d, 4, 4).double() @ full(d, 4, 4).double(), torch.float16
     )
-    assert torch.int64 == dtype_under(
-        tracing, lambda d: torch.ones(4, dtype=torch.long, device=d).sum(), torch.float16
-    )
+    assert torch.int64 == dtype_under(tracing, lambda d: torch.ones(4, dtype=torch.long, device=d).sum(), torch.float16)
 
 
 def test_tensors_of_the_host_are_left_alone(tracing: Tracing) -> None:

@@ -17,9 +17,7 @@ from conftest import Tracing
 Step = Callable[[int], Any]
 
 
-def train(
-    model: nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor, y: torch.Tensor
-) -> torch.Tensor:
+def train(model: nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """Forward, backward and update."""
     loss = F.cross_entropy(model(x), y)
     loss.backward()
@@ -236,9 +234,7 @@ def test_every_way_to_make_a_tensor_asks_for_its_bytes(name: str, tracing: Traci
     assert [("+", 400), ("-", 400)] == asked_with(events, 100, tracing, name)
 
 
-def asked_with(
-    events: list[tuple[str, int]], batch_size: int, tracing: Tracing, name: str
-) -> list[tuple[str, int]]:
+def asked_with(events: list[tuple[str, int]], batch_size: int, tracing: Tracing, name: str) -> list[tuple[str, int]]:
     """The same at another batch size, so that constants do not pass for sizes."""
     assert [("+", 16), ("-", 16)] == events
     trace = tracing.trace(lambda device: lambda size: MAKERS[name](device, size), batch_size, steps=1)

@@ -71,9 +71,7 @@ CONV_ELEMENTS = [3 * 8 * 9, 8, 8, 8, 8 * 14 * 14 * 4, 4]
         (lambda model, device: model.to(device).to(memory_format=torch.channels_last), 4, torch.float32),
         (lambda model, device: model.to(memory_format=torch.channels_last).to(device), 4, torch.float32),
         (
-            lambda model, device: model.to(
-                device=device, dtype=torch.float16, memory_format=torch.channels_last
-            ),
+            lambda model, device: model.to(device=device, dtype=torch.float16, memory_format=torch.channels_last),
             2,
             torch.float16,
         ),
@@ -187,9 +185,7 @@ def test_names_phases_and_categories_are_told(tracing: Tracing) -> None:
     """Weights, buffers, inputs, activations, gradients and optimizer state are told apart and named."""
 
     def setup(device: torch.device) -> Step:
-        model = nn.Sequential(nn.Linear(16, 32), nn.BatchNorm1d(32), nn.Sigmoid(), nn.Linear(32, 4)).to(
-            device
-        )
+        model = nn.Sequential(nn.Linear(16, 32), nn.BatchNorm1d(32), nn.Sigmoid(), nn.Linear(32, 4)).to(device)
         optimizer = torch.optim.Adam(model.parameters())
 
         def step(batch_size: int) -> None:
@@ -212,21 +208,15 @@ def test_names_phases_and_categories_are_told(tracing: Tracing) -> None:
     assert parameters == by_category["weight"]
     assert sorted([*parameters, *parameters]) == by_category["optimizer_state"]
     assert [8, 128, 128] == by_category["buffer"]
-    assert {"0.weight", "0.bias", "1.weight", "1.bias", "3.weight", "3.bias"} == {
-        name for name, _ in weights(trace)
-    }
+    assert {"0.weight", "0.bias", "1.weight", "1.bias", "3.weight", "3.bias"} == {name for name, _ in weights(trace)}
     gradients = [s.bytes for s in trace.storages if s.category == "gradient"]
     assert sorted(parameters * 3) == sorted(gradients)
     inputs = [s.bytes for s in trace.storages if s.category == "input"]
     assert [1024 * 8, 1024 * 64] == sorted(set(inputs))
-    activations = [
-        s.bytes for s in trace.storages if s.category == "activation" and trace.ops[s.op].step == 1
-    ]
+    activations = [s.bytes for s in trace.storages if s.category == "activation" and trace.ops[s.op].step == 1]
     assert 2 <= activations.count(1024 * 32 * 4)
     phases = [op.phase for op in trace.ops if op.step == 1]
-    assert ["forward", "backward", "optimizer"] == [
-        phase for phase in dict.fromkeys(phases) if phase != "other"
-    ]
+    assert ["forward", "backward", "optimizer"] == [phase for phase in dict.fromkeys(phases) if phase != "other"]
 
 
 # ---- lifetimes ------------------------------------------------------------------------------------------
@@ -293,9 +283,7 @@ def test_a_graph_that_is_kept_holds_its_activations(tracing: Tracing) -> None:
 
         return setup
 
-    assert (
-        6 == tracing.alive_at_end(tracing.trace(kept(False), 16))[16 * 8 * 4]
-    )  # input and sigmoid, three times
+    assert 6 == tracing.alive_at_end(tracing.trace(kept(False), 16))[16 * 8 * 4]  # input and sigmoid, three times
     assert 0 == tracing.alive_at_end(tracing.trace(kept(True), 16))[16 * 8 * 4]
 
 
@@ -310,9 +298,7 @@ def test_reference_cycles_end_with_the_step(tracing: Tracing) -> None:
 
         return step
 
-    assert [("+", 16), ("+", 32), ("-", 32), ("-", 16)] == tracing.memory_events(
-        tracing.trace(setup, steps=1)
-    )[1:]
+    assert [("+", 16), ("+", 32), ("-", 32), ("-", 16)] == tracing.memory_events(tracing.trace(setup, steps=1))[1:]
 
 
 def test_checkpointing_holds_less(tracing: Tracing) -> None:
@@ -324,10 +310,7 @@ def test_checkpointing_holds_less(tracing: Tracing) -> None:
 
     def whole(device: torch.device) -> Step:
         blocks = nn.Sequential(
-            *[
-                nn.Sequential(nn.Linear(32, 128), nn.GELU(), nn.Dropout(0.1), nn.Linear(128, 32))
-                for _ in range(3)
-            ]
+            *[nn.Sequential(nn.Linear(32, 128), nn.GELU(), nn.Dropout(0.1), nn.Linear(128, 32)) for _ in range(3)]
         ).to(device)
         optimizer = torch.optim.AdamW(blocks.parameters())
 
@@ -454,9 +437,7 @@ def test_shapes_that_follow_from_unknown_numbers_are_refused(name: str, tracing:
 
     def setup(device: torch.device) -> Step:
         layer = nn.Linear(600, 600).to(device)
-        return lambda batch_size: UNKNOWN[name](
-            layer(torch.rand(batch_size, 600, device=device)).detach().abs()
-        )
+        return lambda batch_size: UNKNOWN[name](layer(torch.rand(batch_size, 600, device=device)).detach().abs())
 
     with pytest.raises(DataDependentError):
         tracing.trace(setup, 300, steps=1)
@@ -512,9 +493,7 @@ def test_a_model_larger_than_the_machine_takes_little_memory() -> None:
         "print(sum(s.bytes for s in made.storages if s.category == 'weight'))\n"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
-    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert 0 == done.returncode, done.stderr
     weight_bytes, resident_kib = map(int, done.stdout.split())
 

@@ -36,9 +36,7 @@ def test_hollow_and_real_tensors_ask_for_the_same_memory(name: str, tracing: Tra
 
 
 @pytest.mark.parametrize("name", sorted(OTHER_KERNELS))
-def test_operators_without_a_cpu_kernel_of_the_same_kind_go_on_with_real_tensors(
-    name: str, tracing: Tracing
-) -> None:
+def test_operators_without_a_cpu_kernel_of_the_same_kind_go_on_with_real_tensors(name: str, tracing: Tracing) -> None:
     """The fallback traces to the end, with the same weights and gradients."""
     hollow, real = traced(name), traced(name, kind="real-cpu")
 

@@ -109,9 +109,7 @@ def test_everything_that_was_patched_is_put_back(ending: str, tracing: Tracing) 
 
     for name, found in before.items():
         if isinstance(found, dict):
-            changed = [
-                key for key in found.keys() | after[name].keys() if found.get(key) is not after[name].get(key)
-            ]
+            changed = [key for key in found.keys() | after[name].keys() if found.get(key) is not after[name].get(key)]
             assert [] == changed, name
         else:
             assert found == after[name], name

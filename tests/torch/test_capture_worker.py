@@ -40,9 +40,7 @@ def tracer_of(tmp_path: Path) -> Iterator[Callable[..., Tracer]]:
     """Makes a tracer of the good workload with a line put into its step; closes it afterwards."""
     made: list[Tracer] = []
 
-    def make(
-        behave: str = "pass", *, kind: str = "fake", cache: Path | None = None, text: str = GOOD
-    ) -> Tracer:
+    def make(behave: str = "pass", *, kind: str = "fake", cache: Path | None = None, text: str = GOOD) -> Tracer:
         path = tmp_path / "mine.py"
         path.write_text(text.replace("BEHAVE", behave))
         os.utime(path, (0, 0))
@@ -57,9 +55,7 @@ def tracer_of(tmp_path: Path) -> Iterator[Callable[..., Tracer]]:
 
 def children() -> list[psutil.Process]:
     """Everything that this process has started and that still runs."""
-    return [
-        child for child in psutil.Process().children(recursive=True) if child.status() != psutil.STATUS_ZOMBIE
-    ]
+    return [child for child in psutil.Process().children(recursive=True) if child.status() != psutil.STATUS_ZOMBIE]
 
 
 def test_a_good_workload_is_traced_at_batch_sizes_ahead(tracer_of: Callable[..., Tracer]) -> None:
@@ -113,9 +109,7 @@ def test_values_on_the_gpu_ask_for_real_tensors(tracer_of: Callable[..., Tracer]
         ),
     ],
 )
-def test_a_step_that_takes_its_process_along_is_told(
-    behave: str, words: str, tracer_of: Callable[..., Tracer]
-) -> None:
+def test_a_step_that_takes_its_process_along_is_told(behave: str, words: str, tracer_of: Callable[..., Tracer]) -> None:
     """The process of one batch size may die in any way: one line says how, and others can still be traced."""
     tracer = tracer_of(f"if batch_size == 5: {behave}")
     with pytest.raises(CaptureError) as caught:
@@ -172,9 +166,7 @@ def test_a_file_that_fails_on_import_is_a_mistake_of_the_workload(tracer_of: Cal
     assert [] == children()
 
 
-def test_traces_are_kept_and_made_anew_when_the_file_changes(
-    tracer_of: Callable[..., Tracer], tmp_path: Path
-) -> None:
+def test_traces_are_kept_and_made_anew_when_the_file_changes(tracer_of: Callable[..., Tracer], tmp_path: Path) -> None:
     """A second tracer reads the trace from the cache; an edited file is traced again."""
     cache = tmp_path / "cache"
 

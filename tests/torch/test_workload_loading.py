@@ -31,9 +31,7 @@ def test_examples_run(name: str) -> None:
 
 def test_a_step_with_a_sibling_model_trains(tmp_path: Path) -> None:
     """A file whose model lives in a sibling file trains, and both files are its sources."""
-    (tmp_path / "network_of_mine.py").write_text(
-        "from torch import nn\n\n\ndef make():\n    return nn.Linear(4, 2)\n"
-    )
+    (tmp_path / "network_of_mine.py").write_text("from torch import nn\n\n\ndef make():\n    return nn.Linear(4, 2)\n")
     source = """
 import torch
 from network_of_mine import make
@@ -54,9 +52,7 @@ def train(device):
     file.write_text(source)
     ref = parse(f"{file}:train")
     step = load(ref).setup(CPU)
-    (weight,) = next(
-        vars(m)["WEIGHTS"] for m in sys.modules.values() if getattr(m, "__file__", "") == str(file)
-    )
+    (weight,) = next(vars(m)["WEIGHTS"] for m in sys.modules.values() if getattr(m, "__file__", "") == str(file))
     before = weight.detach().clone()
     step(3)
     torch.testing.assert_close(weight.detach(), before - 0.3)
@@ -67,9 +63,7 @@ def train(device):
 def test_an_error_inside_the_step_is_placed_in_the_users_file(tmp_path: Path) -> None:
     """When PyTorch raises inside a step, the line named is the user's, not PyTorch's."""
     file = tmp_path / "wrong.py"
-    file.write_text(
-        "import torch\ndef setup(device):\n    return lambda n: torch.nn.Linear(3, 2)(torch.ones(n, 5))\n"
-    )
+    file.write_text("import torch\ndef setup(device):\n    return lambda n: torch.nn.Linear(3, 2)(torch.ones(n, 5))\n")
     step = load(parse(str(file))).setup(CPU)
     with pytest.raises(RuntimeError) as caught:
         step(2)

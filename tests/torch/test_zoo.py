@@ -94,9 +94,7 @@ def test_workloads_train_for_real(text: str) -> None:
     assert first != second
 
 
-@pytest.mark.parametrize(
-    "name", ["maskrcnn_resnet50_fpn", "keypointrcnn_resnet50_fpn", "retinanet_resnet50_fpn"]
-)
+@pytest.mark.parametrize("name", ["maskrcnn_resnet50_fpn", "keypointrcnn_resnet50_fpn", "retinanet_resnet50_fpn"])
 def test_detection_targets_suit_the_model(name: str) -> None:
     """Masks, keypoints and boxes are what each detection model asks for: its losses are finite."""
     assert math.isfinite(train(f"torchvision:{name}?size=64&objects=2", batch_size=1, steps=1)[0])
@@ -177,9 +175,7 @@ def make_linear(model: torch.nn.Linear, **options: str) -> Recipe:
     )
 
 
-@pytest.mark.parametrize(
-    ("batch_size", "parts", "expected"), [(8, 2, [4, 4]), (7, 3, [3, 2, 2]), (3, 3, [1, 1, 1])]
-)
+@pytest.mark.parametrize(("batch_size", "parts", "expected"), [(8, 2, [4, 4]), (7, 3, [3, 2, 2]), (3, 3, [1, 1, 1])])
 def test_micro_batches_add_up(batch_size: int, parts: int, expected: list[int]) -> None:
     """A batch is split as evenly as can be, larger parts first."""
     assert expected == list(micro_batches(batch_size, parts))
@@ -308,9 +304,7 @@ def test_zoo_entries_have_the_published_size(name: str) -> None:
     with META:
         model = recipe.make_model()
     millions, tolerance = PARAMETERS[name]
-    assert (
-        pytest.approx(millions, abs=tolerance) == sum(weight.numel() for weight in model.parameters()) / 1e6
-    )
+    assert pytest.approx(millions, abs=tolerance) == sum(weight.numel() for weight in model.parameters()) / 1e6
 
 
 # gpt2 is left out: its mask code reads a value back; it runs for real above, at a reduced size.

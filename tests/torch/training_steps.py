@@ -19,9 +19,7 @@ class ConvNet(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.stem = nn.Sequential(
-            nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU(inplace=True)
-        )
+        self.stem = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU(inplace=True))
         self.body = nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8), nn.GELU())
         self.pool = nn.MaxPool2d(2)
         self.head = nn.Linear(8, 10)
@@ -35,9 +33,7 @@ class ConvNet(nn.Module):
 
 def images(batch_size: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """A made-up batch."""
-    return torch.randn(batch_size, 3, 16, 16, device=device), torch.randint(
-        0, 10, (batch_size,), device=device
-    )
+    return torch.randn(batch_size, 3, 16, 16, device=device), torch.randint(0, 10, (batch_size,), device=device)
 
 
 def convnet(device: torch.device) -> Step:
@@ -72,9 +68,7 @@ def mlp_with(optimizer_of: Callable[[Any], torch.optim.Optimizer]) -> Callable[[
     """An MLP and the given optimizer."""
 
     def setup(device: torch.device) -> Step:
-        model = nn.Sequential(
-            nn.Linear(32, 64), nn.Tanh(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 4)
-        ).to(device)
+        model = nn.Sequential(nn.Linear(32, 64), nn.Tanh(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 4)).to(device)
         optimizer = optimizer_of(model.parameters())
 
         def step(batch_size: int) -> None:
@@ -128,10 +122,7 @@ def checkpointed(use_reentrant: bool) -> Callable[[torch.device], Step]:
 
     def setup(device: torch.device) -> Step:
         blocks = nn.ModuleList(
-            [
-                nn.Sequential(nn.Linear(32, 128), nn.GELU(), nn.Dropout(0.1), nn.Linear(128, 32))
-                for _ in range(3)
-            ]
+            [nn.Sequential(nn.Linear(32, 128), nn.GELU(), nn.Dropout(0.1), nn.Linear(128, 32)) for _ in range(3)]
         ).to(device)
         optimizer = torch.optim.AdamW(blocks.parameters())
 

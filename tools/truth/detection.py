@@ -13,9 +13,7 @@ from transformers import SegformerConfig, SegformerForSemanticSegmentation
 
 def deeplabv3_resnet50_aux_fp32(device, *, image_size=321):
     torch.manual_seed(0)
-    model = segmentation.deeplabv3_resnet50(
-        weights=None, weights_backbone=None, num_classes=21, aux_loss=True
-    )
+    model = segmentation.deeplabv3_resnet50(weights=None, weights_backbone=None, num_classes=21, aux_loss=True)
     model = model.to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
 
@@ -108,9 +106,7 @@ def retinanet_resnet50_fp32(device, *, image_size=512):
 
 def fcos_resnet50_fp32(device, *, image_size=512):
     torch.manual_seed(0)
-    model = detection.fcos_resnet50_fpn(
-        weights=None, weights_backbone=None, min_size=image_size, max_size=image_size
-    )
+    model = detection.fcos_resnet50_fpn(weights=None, weights_backbone=None, min_size=image_size, max_size=image_size)
     return _detector(device, model, image_size)
 
 
@@ -198,9 +194,7 @@ def detr_matching_fp32(device, *, image_size=512, dim=256, queries=100):
         for image, target in enumerate(_targets(device, batch_size, image_size)):
             wanted = target["boxes"] / image_size
             with torch.no_grad():
-                cost = (
-                    torch.cdist(wanted, boxes[image], p=1) - logits[image].softmax(-1)[:, target["labels"]].T
-                )
+                cost = torch.cdist(wanted, boxes[image], p=1) - logits[image].softmax(-1)[:, target["labels"]].T
                 matched = torch.tensor(_match(cost), device=device)
             classes = torch.full((queries,), 91, dtype=torch.long, device=device)
             classes[matched] = target["labels"]

@@ -271,9 +271,7 @@ def vqvae_codebook_fp32(device, *, image_size=128, width=128, codes=1024, dim=64
         nn.SiLU(),
         nn.Conv2d(width, dim, 1),
     )
-    decoder = nn.Sequential(
-        nn.ConvTranspose2d(dim, width, 4, 2, 1), nn.SiLU(), nn.ConvTranspose2d(width, 3, 4, 2, 1)
-    )
+    decoder = nn.Sequential(nn.ConvTranspose2d(dim, width, 4, 2, 1), nn.SiLU(), nn.ConvTranspose2d(width, 3, 4, 2, 1))
     codebook = nn.Embedding(codes, dim)
     model = nn.ModuleList([encoder, decoder, codebook]).to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-4)
@@ -284,9 +282,7 @@ def vqvae_codebook_fp32(device, *, image_size=128, width=128, codes=1024, dim=64
         flat = latent.reshape(-1, dim)
         chosen = torch.cdist(flat, codebook.weight).argmin(dim=1)
         quantized = codebook(chosen).view(latent.shape)
-        loss = ((quantized - latent.detach()) ** 2).mean() + 0.25 * (
-            (quantized.detach() - latent) ** 2
-        ).mean()
+        loss = ((quantized - latent.detach()) ** 2).mean() + 0.25 * ((quantized.detach() - latent) ** 2).mean()
         straight = latent + (quantized - latent).detach()
         loss = loss + nn.functional.mse_loss(decoder(straight.permute(0, 3, 1, 2)), images)
         optimizer.zero_grad()
@@ -318,9 +314,7 @@ class _DiffusionBlock(nn.Module):
         scale, shift = self.time(nn.functional.silu(embedding))[:, :, None, None].chunk(2, dim=1)
         residual = self.conv1(nn.functional.silu(self.norm1(hidden)))
         residual = self.norm2(residual) * (1 + scale) + shift
-        hidden = self.skip(hidden) + self.conv2(
-            nn.functional.dropout(nn.functional.silu(residual), 0.1, self.training)
-        )
+        hidden = self.skip(hidden) + self.conv2(nn.functional.dropout(nn.functional.silu(residual), 0.1, self.training))
         if not self.attention:
             return hidden
         batch, channels, height, width = hidden.shape
@@ -354,9 +348,7 @@ class _DiffusionUNet(nn.Module):
                 self.up.append(_DiffusionBlock(current + skips.pop(), width * multiple, embedding, level > 0))
                 current = width * multiple
             if level > 0:
-                self.up.append(
-                    nn.Sequential(nn.Upsample(scale_factor=2.0), nn.Conv2d(current, current, 3, padding=1))
-                )
+                self.up.append(nn.Sequential(nn.Upsample(scale_factor=2.0), nn.Conv2d(current, current, 3, padding=1)))
         self.head = nn.Sequential(nn.GroupNorm(32, current), nn.SiLU(), nn.Conv2d(current, 3, 3, padding=1))
 
     def forward(self, images, steps):
@@ -420,9 +412,7 @@ class _DitBlock(nn.Module):
         self.norm1 = nn.LayerNorm(dim, elementwise_affine=False)
         self.norm2 = nn.LayerNorm(dim, elementwise_affine=False)
         self.qkv, self.project = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
-        self.mlp = nn.Sequential(
-            nn.Linear(dim, 4 * dim), nn.GELU(approximate="tanh"), nn.Linear(4 * dim, dim)
-        )
+        self.mlp = nn.Sequential(nn.Linear(dim, 4 * dim), nn.GELU(approximate="tanh"), nn.Linear(4 * dim, dim))
         self.modulate = nn.Sequential(nn.SiLU(), nn.Linear(dim, 6 * dim))
 
     def forward(self, hidden, condition):

@@ -182,9 +182,7 @@ class _Block(nn.Module):
         self.mlp = mlp or nn.Sequential(nn.Linear(dim, 4 * dim), nn.GELU(), nn.Linear(4 * dim, dim))
 
     def forward(self, hidden):
-        query, key, value = (
-            self.qkv(self.norm1(hidden)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        )
+        query, key, value = self.qkv(self.norm1(hidden)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         mixed = self.attention(query, key, value)
         hidden = hidden + self.project(mixed.transpose(1, 2).flatten(2))
         return hidden + self.mlp(self.norm2(hidden))
@@ -264,9 +262,7 @@ def math_attention_bf16amp(device, *, seq=512, layers=8, dim=512, heads=8, vocab
 
     def attention(query, key, value):
         with nn.attention.sdpa_kernel(nn.attention.SDPBackend.MATH):
-            return nn.functional.scaled_dot_product_attention(
-                query, key, value, is_causal=True, dropout_p=0.1
-            )
+            return nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True, dropout_p=0.1)
 
     model = _Decoder(vocab, seq, dim, [_Block(dim, heads, attention) for _ in range(layers)]).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
@@ -428,9 +424,7 @@ def transformer_encoder_masks_fp32(device, *, seq=256, layers=6, dim=512, vocab=
 
 def multihead_attention_weights_bf16amp(device, *, seq=384, dim=512, layers=4):
     torch.manual_seed(0)
-    attentions = nn.ModuleList(
-        nn.MultiheadAttention(dim, 8, dropout=0.1, batch_first=True) for _ in range(layers)
-    )
+    attentions = nn.ModuleList(nn.MultiheadAttention(dim, 8, dropout=0.1, batch_first=True) for _ in range(layers))
     norms = nn.ModuleList(nn.LayerNorm(dim) for _ in range(layers))
     model = nn.ModuleList([attentions, norms, nn.Linear(dim, 10)]).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)

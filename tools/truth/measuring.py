@@ -218,9 +218,7 @@ def attempt(
 _ATTEMPT_KEYS = ("peak_allocated_bytes", "peak_reserved_bytes", "alloc_retries", "ooms")
 
 
-def operators(
-    case: Case, batch_size: int, *, device: torch.device, tiny: bool
-) -> tuple[dict[str, Any], bytes | None]:
+def operators(case: Case, batch_size: int, *, device: torch.device, tiny: bool) -> tuple[dict[str, Any], bytes | None]:
     """Which operator took and gave back how many bytes in the second step, in order.
 
     Packed: `kinds` is a table of distinct (operator, enclosing operators, inputs, byte changes); `order` is

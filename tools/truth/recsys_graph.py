@@ -18,9 +18,7 @@ def _mlp(*widths):
 class _Dlrm(nn.Module):
     def __init__(self, tables, rows, dim, sparse):
         super().__init__()
-        self.tables = nn.ModuleList(
-            nn.EmbeddingBag(rows, dim, mode="sum", sparse=sparse) for _ in range(tables)
-        )
+        self.tables = nn.ModuleList(nn.EmbeddingBag(rows, dim, mode="sum", sparse=sparse) for _ in range(tables))
         self.bottom = _mlp(13, 512, 256, dim)
         pairs = (tables + 1) * tables // 2
         self.top = _mlp(dim + pairs, 1024, 512, 1)
@@ -28,9 +26,7 @@ class _Dlrm(nn.Module):
 
     def forward(self, dense, bags):
         bottom = self.bottom(dense)
-        vectors = torch.stack(
-            [bottom, *(table(bag) for table, bag in zip(self.tables, bags, strict=True))], dim=1
-        )
+        vectors = torch.stack([bottom, *(table(bag) for table, bag in zip(self.tables, bags, strict=True))], dim=1)
         products = torch.bmm(vectors, vectors.transpose(1, 2))[:, self.pairs[0], self.pairs[1]]
         return self.top(torch.cat([bottom, products], dim=1)).squeeze(1)
 
@@ -132,9 +128,7 @@ class _GraphConv(nn.Module):
 
 def gcn_index_add_fp32(device, *, nodes=500, degree=12, dim=128):
     torch.manual_seed(0)
-    layers = nn.ModuleList(
-        [_GraphConv(64, dim), _GraphConv(dim, dim), _GraphConv(dim, dim), nn.Linear(dim, 10)]
-    )
+    layers = nn.ModuleList([_GraphConv(64, dim), _GraphConv(dim, dim), _GraphConv(dim, dim), nn.Linear(dim, 10)])
     layers = layers.to(device)
     optimizer = torch.optim.Adam(layers.parameters(), lr=0.01, weight_decay=5e-4)
 

@@ -228,9 +228,7 @@ def distillation_teacher_bf16amp(device, *, image_size=224, student="resnet18", 
                 target = (large(images) / 4).softmax(-1)
             logits = small(images)
             loss = nn.functional.cross_entropy(logits, labels)
-            loss = loss + 16 * nn.functional.kl_div(
-                (logits / 4).log_softmax(-1), target, reduction="batchmean"
-            )
+            loss = loss + 16 * nn.functional.kl_div((logits / 4).log_softmax(-1), target, reduction="batchmean")
         loss.backward()
         optimizer.step()
 
@@ -258,9 +256,7 @@ def moco_queue_momentum_encoder_fp16(device, *, image_size=224, queue_length=163
                 key = nn.functional.normalize(momentum(second), dim=1)
             positive = torch.einsum("nc,nc->n", query, key).unsqueeze(-1)
             logits = torch.cat([positive, query @ queue.clone()], dim=1) / 0.07
-            loss = nn.functional.cross_entropy(
-                logits, torch.zeros(batch_size, dtype=torch.long, device=device)
-            )
+            loss = nn.functional.cross_entropy(logits, torch.zeros(batch_size, dtype=torch.long, device=device))
         scaler.scale(loss).backward()
         scaler.step(optimizer)
         scaler.update()

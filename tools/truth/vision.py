@@ -90,9 +90,7 @@ def efficientnet_b0_ema_channels_last_bf16amp(device, *, image_size=224):
 
     def update_average():
         with torch.no_grad():
-            for target, source in zip(
-                average.state_dict().values(), model.state_dict().values(), strict=True
-            ):
+            for target, source in zip(average.state_dict().values(), model.state_dict().values(), strict=True):
                 if target.is_floating_point():
                     target.lerp_(source, 0.001)
                 else:

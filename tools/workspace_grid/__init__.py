@@ -1,0 +1,1 @@
+"""The grid of operators that tools/measure_workspaces.py measures."""

@@ -1,4 +1,4 @@
-# ruff: noqa: E501, PLR0917
+# ruff: noqa: E501
 """Attention: which backend PyTorch picks by itself, and what each backend takes in forward and backward."""
 
 from __future__ import annotations
@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-import torch
 from workspace_grid.points import BF16, F16, F32, Make, Point
 
 F = torch.nn.functional
@@ -52,9 +52,7 @@ def point(label: str, dtype: torch.dtype, batch: int, heads: int, queries: int, 
 
         def run() -> Any:
             def attend() -> torch.Tensor:
-                return F.scaled_dot_product_attention(
-                    q, k, v, bias, dropout, causal, enable_gqa=bool(kv_heads)
-                )
+                return F.scaled_dot_product_attention(q, k, v, bias, dropout, causal, enable_gqa=bool(kv_heads))
 
             if backend:
                 with sdpa_kernel(BACKENDS[backend]):
@@ -68,9 +66,7 @@ def point(label: str, dtype: torch.dtype, batch: int, heads: int, queries: int, 
 
         return run
 
-    settings = {
-        "choice": [str(dtype), batch, heads, queries, keys, width, kv_heads, mask, causal, dropout, grad]
-    }
+    settings = {"choice": [str(dtype), batch, heads, queries, keys, width, kv_heads, mask, causal, dropout, grad]}
     return Point(f"attention/{backend or 'default'}/{label}", build, settings)
 
 
@@ -102,9 +98,7 @@ def choices() -> Iterator[Point]:
             for mask in ("", "bool"):
                 for causal in (False, True):
                     if not (mask and causal):
-                        yield point(
-                            "grouped", dtype, 2, 8, 256, 256, 64, kv_heads=kv_heads, mask=mask, causal=causal
-                        )
+                        yield point("grouped", dtype, 2, 8, 256, 256, 64, kv_heads=kv_heads, mask=mask, causal=causal)
         yield point("contiguous", dtype, 2, 4, 128, 128, 64, transposed=False)
         yield point("cross", dtype, 2, 4, 128, 77, 64)
         yield point("cross", dtype, 2, 4, 1, 77, 64)
@@ -126,9 +120,7 @@ def sizes() -> Iterator[Point]:
                     for causal in (False, True):
                         if causal and queries != keys:
                             continue
-                        yield point(
-                            "size", dtype, batch, heads, queries, keys, width, causal=causal, backend=backend
-                        )
+                        yield point("size", dtype, batch, heads, queries, keys, width, causal=causal, backend=backend)
             for mask in ("bool", "float", "float_2d", "float_full", "float_grad"):
                 for queries in (128, 197):
                     if backend not in ("flash",):

@@ -1,4 +1,3 @@
-# ruff: noqa: E501
 """Writes model_convs.json: every distinct convolution of well-known models, by shape, without its batch size.
 
 Runs the models on the meta device (no weights, no GPU). Needs timm, torchvision and transformers. Run it again
@@ -12,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import timm
+import torch
 import torchvision
 from nets import UNet
 from torch.utils._python_dispatch import TorchDispatchMode
-
-import torch
 
 TIMM = {
     "resnet50": 224, "resnet18": 224, "nasnetalarge": 331, "convnext_tiny": 224, "efficientnet_b0": 224,

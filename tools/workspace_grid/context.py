@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+
 from workspace_grid.recorder import Recorder
 
 F = torch.nn.functional
@@ -45,16 +46,8 @@ def _attention(backend: str, dtype: torch.dtype) -> Callable[[], Any]:
 
 def _convolution(dtype: torch.dtype, layout: torch.memory_format) -> Callable[[], Any]:
     def run() -> None:
-        x = (
-            torch.zeros(8, 64, 56, 56, dtype=dtype, device="cuda")
-            .contiguous(memory_format=layout)
-            .requires_grad_()
-        )
-        w = (
-            torch.zeros(64, 64, 3, 3, dtype=dtype, device="cuda")
-            .contiguous(memory_format=layout)
-            .requires_grad_()
-        )
+        x = torch.zeros(8, 64, 56, 56, dtype=dtype, device="cuda").contiguous(memory_format=layout).requires_grad_()
+        w = torch.zeros(64, 64, 3, 3, dtype=dtype, device="cuda").contiguous(memory_format=layout).requires_grad_()
         F.conv2d(x, w, padding=1).sum().backward()
 
     return run
@@ -62,8 +55,7 @@ def _convolution(dtype: torch.dtype, layout: torch.memory_format) -> Callable[[]
 
 def _product(dtype: torch.dtype) -> Callable[[], Any]:
     return lambda: (
-        torch.zeros(1024, 1024, dtype=dtype, device="cuda")
-        @ torch.zeros(1024, 1024, dtype=dtype, device="cuda")
+        torch.zeros(1024, 1024, dtype=dtype, device="cuda") @ torch.zeros(1024, 1024, dtype=dtype, device="cuda")
     )
 
 
@@ -100,9 +92,7 @@ def _other_thread() -> None:
 
 def _batch_norm() -> None:
     x = torch.zeros(8, 64, 56, 56, device="cuda", requires_grad=True)
-    F.batch_norm(
-        x, None, None, torch.ones(64, device="cuda"), torch.zeros(64, device="cuda"), True
-    ).sum().backward()
+    F.batch_norm(x, None, None, torch.ones(64, device="cuda"), torch.zeros(64, device="cuda"), True).sum().backward()
 
 
 def _lstm() -> None:

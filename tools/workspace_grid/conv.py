@@ -232,9 +232,7 @@ def randoms(count: int, seed: int) -> Iterator[Conv]:
     )
     made = 0
     while made < count:
-        kind = draw.choices(("plain", "depthwise", "grouped", "transposed", "1d", "3d"), (10, 4, 2, 3, 2, 2))[
-            0
-        ]
+        kind = draw.choices(("plain", "depthwise", "grouped", "transposed", "1d", "3d"), (10, 4, 2, 3, 2, 2))[0]
         dims = {"1d": 1, "3d": 3}.get(kind, 2)
         side = draw.choice({1: (50, 100, 499, 1000, 1500, 3000, 16000), 3: (4, 7, 8, 14, 16, 28, 32, 56, 64)}.get(
             dims, (4, 7, 8, 14, 16, 28, 32, 56, 64, 80, 112, 128, 224, 256, 320, 512)))  # fmt: skip

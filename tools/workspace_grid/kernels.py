@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+
 from workspace_grid import attention, ops
 from workspace_grid.ops import trained
 from workspace_grid.points import ATEN, BF16, F16, F32, Make, Point
@@ -94,11 +95,7 @@ def more() -> Iterator[Point]:
                             x, 0, index[:, None].expand(count, width), value, "mean", include_self=False
                         )
                     )
-                    attempt(
-                        lambda: ATEN.scatter_reduce.two(
-                            x, 0, index[:, None].expand(count, width), value, "sum"
-                        )
-                    )
+                    attempt(lambda: ATEN.scatter_reduce.two(x, 0, index[:, None].expand(count, width), value, "sum"))
                     attempt(lambda: ATEN.masked_scatter.default(x, x > 0.5, x))
                     attempt(lambda: ATEN.index_add.default(x.t(), 1, index, value.t()))
                     attempt(lambda: ATEN.take.default(x, index))
@@ -116,9 +113,7 @@ def more() -> Iterator[Point]:
             yield point("more/index_put", put)
 
     def weight_norm(make: Make) -> Callable[[], Any]:
-        return trained(
-            lambda v, g: torch._weight_norm(v, g, 0), make.random(512, 256, 3), make.random(512, 1, 1)
-        )
+        return trained(lambda v, g: torch._weight_norm(v, g, 0), make.random(512, 256, 3), make.random(512, 1, 1))
 
     yield point("more/weight_norm", weight_norm)
     for dtype in (F32, F16, BF16):
@@ -208,9 +203,7 @@ def _turned(make: Make, dtype: torch.dtype) -> Callable[[], Any]:
         attempt(lambda: ATEN.baddbmm.default(x[:, :, :96], x, x.transpose(1, 2)))
         attempt(lambda: ATEN.cat.default([turned, turned], 1))
         attempt(lambda: ATEN.cat.default([turned, turned.float()], 1))
-        attempt(
-            lambda: ATEN.native_group_norm.default(image.permute(0, 3, 1, 2), None, None, 8, 32, 784, 4, 1e-5)
-        )
+        attempt(lambda: ATEN.native_group_norm.default(image.permute(0, 3, 1, 2), None, None, 8, 32, 784, 4, 1e-5))
         attempt(lambda: ATEN.embedding.default(x[0], make.index(96, 10, 20).t()))
         attempt(lambda: ATEN.copy_.default(make(64, 128, dtype=dtype), host.t()))
         attempt(lambda: ATEN._to_copy.default(host.t(), dtype=dtype, device=make.device))
@@ -223,9 +216,7 @@ def _turned(make: Make, dtype: torch.dtype) -> Callable[[], Any]:
         attempt(lambda: ATEN.where.self(turned > 0.5, turned, turned))
         attempt(lambda: ATEN.masked_fill.Scalar(turned, turned > 0.5, 0.0))
         attempt(
-            lambda: ATEN.scatter_add.default(
-                turned, 0, make.index(96, 10, 64, 128), make(10, 64, 128, dtype=dtype)
-            )
+            lambda: ATEN.scatter_add.default(turned, 0, make.index(96, 10, 64, 128), make(10, 64, 128, dtype=dtype))
         )
 
     return run

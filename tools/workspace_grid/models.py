@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+
 from workspace_grid.points import BF16, F16, Point
 
 nn, F = torch.nn, torch.nn.functional
@@ -63,9 +64,7 @@ def unet(batch: int, side: int, dims: int, base: int) -> Step:
 
         x = torch.randn(batch, 1, *[side] * dims, device=device)
         y = torch.randint(0, 2, (batch, *[side] * dims), device=device)
-        return UNet(base, 4, dims, 1).to(device), lambda m: F.cross_entropy(
-            m(like(x, m) if dims == 2 else x), y
-        )
+        return UNet(base, 4, dims, 1).to(device), lambda m: F.cross_entropy(m(like(x, m) if dims == 2 else x), y)
 
     return build
 
@@ -149,9 +148,7 @@ def point(label: str, build: Step, mode: str) -> Point:
         )
 
         def run() -> None:
-            with torch.autocast(
-                device if device != "meta" else "cuda", half or BF16, enabled=half is not None
-            ):
+            with torch.autocast(device if device != "meta" else "cuda", half or BF16, enabled=half is not None):
                 loss = loss_of(model)
             loss.backward()
             optimizer.step()

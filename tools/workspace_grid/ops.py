@@ -1,4 +1,4 @@
-# ruff: noqa: E501, PLC0415, PLC3002, PLR0917, PLW0108
+# ruff: noqa: E501, PLC0415, PLC3002, PLW0108
 """Every other operator: matrix products, normalisation, losses, indexing, sorting, reductions, pooling, optimizers."""
 
 from __future__ import annotations
@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+
 from workspace_grid.points import ATEN, BF16, BOOL, DTYPES, F16, F32, I32, I64, Make, Point
 
 Build = Callable[[Make], Callable[[], Any]]
@@ -136,15 +137,9 @@ def normalisation() -> Iterator[Point]:
 
                 def run() -> None:
                     out, mean, rstd = ATEN.native_layer_norm.default(x, [width], w, b, 1e-5)
-                    ATEN.native_layer_norm_backward.default(
-                        out, x, [width], mean, rstd, w, b, [True, True, True]
-                    )
-                    ATEN.native_layer_norm_backward.default(
-                        out, x, [width], mean, rstd, w, b, [True, False, False]
-                    )
-                    ATEN.native_layer_norm_backward.default(
-                        out, x, [width], mean, rstd, w, None, [True, True, False]
-                    )
+                    ATEN.native_layer_norm_backward.default(out, x, [width], mean, rstd, w, b, [True, True, True])
+                    ATEN.native_layer_norm_backward.default(out, x, [width], mean, rstd, w, b, [True, False, False])
+                    ATEN.native_layer_norm_backward.default(out, x, [width], mean, rstd, w, None, [True, True, False])
 
                 return run
 
@@ -196,9 +191,7 @@ def normalisation() -> Iterator[Point]:
                 ) -> Callable[[], Any]:  # type: ignore[no-untyped-def]
                     x = make(n, c, side, side, dtype=dtype, layout=layout)
                     mean, var = make(c), make(c)
-                    return trained(
-                        lambda x, w, b: F.batch_norm(x, mean, var, w, b, training), x, make(c), make(c)
-                    )
+                    return trained(lambda x, w, b: F.batch_norm(x, mean, var, w, b, training), x, make(c), make(c))
 
                 yield point("batch_norm", batch_norm)
                 yield point("batch_norm_eval", lambda make, f=batch_norm: f(make, training=False))
@@ -247,9 +240,7 @@ def losses() -> Iterator[Point]:
             yield point(
                 "cross_entropy",
                 lambda make, rows=rows, classes=classes, dtype=dtype: (
-                    lambda target: trained(
-                        lambda x: F.cross_entropy(x, target), make(rows, classes, dtype=dtype)
-                    )
+                    lambda target: trained(lambda x: F.cross_entropy(x, target), make(rows, classes, dtype=dtype))
                 )(make.index(classes, rows)),
             )
             yield point(
@@ -264,17 +255,15 @@ def losses() -> Iterator[Point]:
         yield point(
             "cross_entropy_2d",
             lambda make, dtype=dtype: (
-                lambda target: trained(
-                    lambda x: F.cross_entropy(x, target), make(4, 21, 256, 256, dtype=dtype)
-                )
+                lambda target: trained(lambda x: F.cross_entropy(x, target), make(4, 21, 256, 256, dtype=dtype))
             )(make.index(21, 4, 256, 256)),
         )
     for name in ("mse_loss", "l1_loss", "smooth_l1_loss", "binary_cross_entropy_with_logits", "huber_loss"):
         yield point(
             name,
-            lambda make, name=name: (
-                lambda target: trained(lambda x: getattr(F, name)(x, target), make(4096, 1024))
-            )(make(4096, 1024)),
+            lambda make, name=name: (lambda target: trained(lambda x: getattr(F, name)(x, target), make(4096, 1024)))(
+                make(4096, 1024)
+            ),
         )
     for steps, batch, classes, target in ((50, 16, 30, 10), (1500, 32, 32, 150), (400, 8, 5000, 60)):
 
@@ -282,9 +271,7 @@ def losses() -> Iterator[Point]:
             labels = make.index(classes - 1, batch, target) + 1
             long = torch.full((batch,), steps, dtype=I64)
             short = torch.full((batch,), target, dtype=I64)
-            return trained(
-                lambda x: F.ctc_loss(F.log_softmax(x, 2), labels, long, short), make(steps, batch, classes)
-            )
+            return trained(lambda x: F.ctc_loss(F.log_softmax(x, 2), labels, long, short), make(steps, batch, classes))
 
         yield point("ctc_loss", ctc)
 
@@ -310,9 +297,9 @@ def indexing() -> Iterator[Point]:
                 yield point("embedding_dense_backward", dense)
     yield point(
         "embedding_scaled",
-        lambda make: (
-            lambda i: lambda: ATEN.embedding_dense_backward.default(make(5000, 64), i, 3000, -1, True)
-        )(make.index(3000, 5000)),
+        lambda make: (lambda i: lambda: ATEN.embedding_dense_backward.default(make(5000, 64), i, 3000, -1, True))(
+            make.index(3000, 5000)
+        ),
     )
     for mode in (0, 1, 2):
         for sparse in (False, True):
@@ -334,9 +321,7 @@ def indexing() -> Iterator[Point]:
                     index = make.index(vocabulary, bags * length)
                     offsets = torch.arange(0, bags * length, length, device=make.device)
                     return trained(
-                        lambda w: F.embedding_bag(
-                            index, w, offsets, mode=("sum", "mean", "max")[mode], sparse=sparse
-                        ),
+                        lambda w: F.embedding_bag(index, w, offsets, mode=("sum", "mean", "max")[mode], sparse=sparse),
                         make(vocabulary, width),
                     )
 
@@ -678,9 +663,7 @@ def recurrent() -> Iterator[Point]:
     def packed(make: Make) -> Callable[[], Any]:
         module = nn.LSTM(256, 256, 2, batch_first=True, bidirectional=True).to(make.device)
         x, lengths = make(16, 100, 256), torch.arange(100, 84, -1)
-        return trained(
-            lambda x: module(nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True))[0].data, x
-        )
+        return trained(lambda x: module(nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True))[0].data, x)
 
     yield point("rnn/packed", packed)
 

@@ -1,4 +1,3 @@
-# ruff: noqa: E501
 """Records, operator by operator, what a piece of PyTorch code takes from and gives back to the GPU's allocator.
 
 How: a dispatch mode sees each operator as the dispatcher is about to run it; before and after it, a tensor of a
@@ -20,9 +19,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from torch.utils._python_dispatch import TorchDispatchMode
-
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 START, STEP = 900_001, 2  # marker sizes: odd and below 1 MiB, so they live in the small pool
 Row = dict[str, Any]
@@ -71,9 +69,7 @@ class Recorder(TorchDispatchMode):
 
     def __enter__(self) -> Recorder:
         if self.on_gpu:
-            torch.cuda.memory._record_memory_history(
-                enabled="all", context=None, stacks="python", max_entries=500_000
-            )
+            torch.cuda.memory._record_memory_history(enabled="all", context=None, stacks="python", max_entries=500_000)
         self._mark()
         super().__enter__()
         return self
@@ -116,9 +112,7 @@ class Recorder(TorchDispatchMode):
             begin, _ = row.pop("m")
             events, holders = _encode(slices.get(begin, []))
             row["e"] = events if begin in slices or not self.on_gpu else None
-            row["o"] = [
-                [shape, dtype, stride, holders.get(pointer, 0)] for shape, dtype, stride, pointer in outputs
-            ]
+            row["o"] = [[shape, dtype, stride, holders.get(pointer, 0)] for shape, dtype, stride, pointer in outputs]
             rows.append(row)
             after, _ = _encode(slices.get(begin + STEP, []))
             if any(size > 0 for size in after):
@@ -185,6 +179,4 @@ def run_twice(function: Callable[[], Any], device: str) -> tuple[list[Row], str 
     first, second = rows
     if len(first) != len(second):
         return second + [{**row, "first": 1} for row in first], failure
-    return second + [
-        {**a, "first": 1} for a, b in zip(first, second, strict=True) if a["e"] != b["e"]
-    ], failure
+    return second + [{**a, "first": 1} for a, b in zip(first, second, strict=True) if a["e"] != b["e"]], failure

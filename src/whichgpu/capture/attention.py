@@ -24,12 +24,20 @@ _SINCE_2_14 = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (
 
 
 def choose(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout_p: float, is_causal: bool,
-    enable_gqa: bool, capability: tuple[int, int],
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    dropout_p: float,
+    is_causal: bool,
+    enable_gqa: bool,
+    capability: tuple[int, int],
 ) -> str:
-    """"cudnn", "flash", "efficient" or "math"."""
+    """ "cudnn", "flash", "efficient" or "math"."""
     usable = {
-        "cudnn": _cudnn, "flash": _flash, "efficient": _efficient,
+        "cudnn": _cudnn,
+        "flash": _flash,
+        "efficient": _efficient,
     }
     # cuDNN first on Hopper and datacentre Blackwell, where the wheels carry cuDNN > 9.15 (CUDA 13 wheels do);
     # `check_prefer_cudnn_attention`
@@ -114,7 +122,9 @@ def _flash(query: Any, key: Any, value: Any, mask: Any, dropout_p: float, is_cau
     return _last_stride_one(query, key, value, None, True)
 
 
-def _efficient(query: Any, key: Any, value: Any, mask: Any, dropout_p: float, is_causal: bool, gqa: bool, sm: Any) -> bool:
+def _efficient(
+    query: Any, key: Any, value: Any, mask: Any, dropout_p: float, is_causal: bool, gqa: bool, sm: Any
+) -> bool:
     allowed = (torch.float32, *_HALF) if sm >= (8, 0) else (torch.float32, torch.float16)
     if query.dtype not in allowed or not _common(query, key, value, gqa and _SINCE_2_14):
         return False
@@ -140,8 +150,15 @@ def make(capability: tuple[int, int], same_for: set[str]) -> Any:
     """
 
     def attention(
-        query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
-        is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        *,
+        scale: float | None = None,
+        enable_gqa: bool = False,
     ) -> Tensor:
         backend = "math"
         if query.is_cuda:

@@ -15,8 +15,8 @@ import torch
 
 LOWER_PRECISION = (
     "_convolution.deprecated _convolution conv1d conv1d.padding conv2d conv2d.padding conv3d conv3d.padding conv_tbc "
-    "conv_transpose1d conv_transpose2d.input conv_transpose3d.input convolution prelu addmm addmv addr matmul einsum mm "
-    "mv linalg_vecdot linear addbmm baddbmm bmm chain_matmul linalg_multi_dot _thnn_fused_lstm_cell "
+    "conv_transpose1d conv_transpose2d.input conv_transpose3d.input convolution prelu addmm addmv addr matmul einsum "
+    "mm mv linalg_vecdot linear addbmm baddbmm bmm chain_matmul linalg_multi_dot _thnn_fused_lstm_cell "
     "_thnn_fused_gru_cell lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell _scaled_dot_product_flash_attention "
     "scaled_dot_product_attention"
 ).split()
@@ -55,8 +55,11 @@ class Casts:
         self.library = torch.library.Library("aten", "IMPL")
         self.cache: dict[int, tuple[weakref.ref[Any], torch.Tensor]] = {}
         for names, make in (
-            (LOWER_PRECISION, self._lower), (FLOAT32, self._float32), (FLOAT32_BY_DTYPE, self._float32_by_dtype),
-            (FLOAT32_APPEND, self._append), (PROMOTE, self._promote),
+            (LOWER_PRECISION, self._lower),
+            (FLOAT32, self._float32),
+            (FLOAT32_BY_DTYPE, self._float32_by_dtype),
+            (FLOAT32_APPEND, self._append),
+            (PROMOTE, self._promote),
         ):
             for name in names:
                 self._register(name, make)
@@ -116,7 +119,11 @@ class Casts:
 
     def _lower(self, func: Any) -> Any:
         def call(*args: Any, **kwargs: Any) -> Any:
-            dtype = torch._C.get_autocast_dtype("cpu") if hasattr(torch._C, "get_autocast_dtype") else torch.get_autocast_dtype("cpu")
+            dtype = (
+                torch._C.get_autocast_dtype("cpu")
+                if hasattr(torch._C, "get_autocast_dtype")
+                else torch.get_autocast_dtype("cpu")
+            )
             with torch._C._ExcludeDispatchKeyGuard(_EXCLUDED):
                 return func(*self.cast(args, dtype), **{k: self.cast(v, dtype) for k, v in kwargs.items()})
 
@@ -125,7 +132,9 @@ class Casts:
     def _float32(self, func: Any) -> Any:
         def call(*args: Any, **kwargs: Any) -> Any:
             with torch._C._ExcludeDispatchKeyGuard(_EXCLUDED):
-                return func(*self.cast(args, torch.float32), **{k: self.cast(v, torch.float32) for k, v in kwargs.items()})
+                return func(
+                    *self.cast(args, torch.float32), **{k: self.cast(v, torch.float32) for k, v in kwargs.items()}
+                )
 
         return call
 
@@ -146,7 +155,11 @@ class Casts:
         return call
 
     def _append(self, func: Any) -> Any:
-        with_dtype = torch.ops.aten.norm.ScalarOpt_dim_dtype if "dim" in func._overloadname else torch.ops.aten.norm.ScalarOpt_dtype
+        with_dtype = (
+            torch.ops.aten.norm.ScalarOpt_dim_dtype
+            if "dim" in func._overloadname
+            else torch.ops.aten.norm.ScalarOpt_dtype
+        )
 
         def call(value: torch.Tensor, p: Any = 2, *args: Any, **kwargs: Any) -> Any:
             with torch._C._ExcludeDispatchKeyGuard(_EXCLUDED):

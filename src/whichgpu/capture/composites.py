@@ -1,19 +1,19 @@
 """Operators that CUDA splits up differently from the CPU, and the few without a usable meta or CPU kernel.
 
-`Overrides(recorder, target)` registers CUDA's way over PyTorch's composite kernels for as long as it is entered, fills the
-recorder's tables, and brings the attention and autocast rules in.
+`Overrides(recorder, target)` registers CUDA's way over PyTorch's composite kernels for as long as it is entered, fills
+the recorder's tables, and brings the attention and autocast rules in.
 """
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
 from torch._prims_common import suggest_memory_format
 
-from whichgpu.capture import attention
+from whichgpu.capture import attention, recurrent
 from whichgpu.capture.autocast import Casts
-from whichgpu.capture import recurrent
 from whichgpu.capture.recorder import Recorder
 from whichgpu.capture.recurrent import Recurrent
 from whichgpu.capture.target import Target
@@ -41,11 +41,13 @@ class Overrides:
             "log_softmax.int": _softmax(aten._log_softmax.default),
         }
         composite |= Recurrent(self.target.sm_count).overrides()
-        for name, function in composite.items():
-            self.library.impl(name, function, "CompositeImplicitAutograd", allow_override=True)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "(?s).*Overriding a previously registered kernel")  # before torch 2.14
+            for name, function in composite.items():
+                self.library.impl(name, function, "CompositeImplicitAutograd", allow_override=True)
+            self.casts = Casts()
         self.recorder.hollow_implementations.update(_HOLLOW)
         self.recorder.value_implementations.update(_BY_VALUE)
-        self.casts = Casts()
         self.plain_clear = torch.clear_autocast_cache
 
         def clear() -> None:
@@ -61,7 +63,7 @@ class Overrides:
         self.library._destroy()
 
 
-def _dropout(input: Tensor, p: float, train: bool) -> Tensor:  # noqa: A002 - the operator's own argument name
+def _dropout(input: Tensor, p: float, train: bool) -> Tensor:
     """`dropout` of aten/src/ATen/native/Dropout.cpp: CUDA takes the fused kernel, which keeps a mask of bytes."""
     if p == 0 or not train or input.numel() == 0:
         return input
@@ -74,7 +76,7 @@ def _dropout(input: Tensor, p: float, train: bool) -> Tensor:  # noqa: A002 - th
 
 
 def _softmax(kernel: Any) -> Any:
-    def softmax(input: Tensor, dim: int, dtype: Any = None) -> Tensor:  # noqa: A002
+    def softmax(input: Tensor, dim: int, dtype: Any = None) -> Tensor:
         """`softmax` of SoftMax.cpp: half to float happens inside CUDA's kernel."""
         if input.is_cuda and input.dtype == torch.float16 and dtype == torch.float32:
             return kernel(input, dim, True)
@@ -83,8 +85,8 @@ def _softmax(kernel: Any) -> Any:
     return softmax
 
 
-def _convolution(input: Tensor, weight: Tensor, *args: Any) -> Tensor:  # noqa: A002
-    """`determine_backend_memory_format` of Convolution.cpp: cuDNN keeps channels last of either; the meta kernel does not."""
+def _convolution(input: Tensor, weight: Tensor, *args: Any) -> Tensor:
+    """`determine_backend_memory_format` of Convolution.cpp: cuDNN keeps channels last of either."""
     out = aten.convolution.default(input, weight, *args)
     for tensor in (input, weight):
         layout = suggest_memory_format(tensor)
@@ -96,7 +98,7 @@ def _convolution(input: Tensor, weight: Tensor, *args: Any) -> Tensor:  # noqa: 
 def _reduced_in_place(kernel: Any) -> Any:
     """Losses that make room for every element and shrink to a number afterwards: the storage stays (Loss.cpp)."""
 
-    def loss(input: Tensor, target: Tensor, *args: Any, **kwargs: Any) -> Tensor:  # noqa: A002
+    def loss(input: Tensor, target: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         out = kernel(input, target, *args, **kwargs)
         if out.dim():
             return out
@@ -107,7 +109,12 @@ def _reduced_in_place(kernel: Any) -> Any:
 
 
 def _ctc_loss(
-    log_probs: Tensor, targets: Tensor, input_lengths: Tensor, target_lengths: Tensor, blank: int = 0, reduction: int = 1,
+    log_probs: Tensor,
+    targets: Tensor,
+    input_lengths: Tensor,
+    target_lengths: Tensor,
+    blank: int = 0,
+    reduction: int = 1,
     zero_infinity: bool = False,
 ) -> Tensor:
     """`ctc_loss.Tensor` of LossCTC.cpp: the lengths are read on the host."""
@@ -116,7 +123,12 @@ def _ctc_loss(
 
 
 def _ctc_loss_kernel(
-    log_probs: Tensor, targets: Tensor, input_lengths: Any, target_lengths: Any, blank: int = 0, zero_infinity: bool = False
+    log_probs: Tensor,
+    targets: Tensor,
+    input_lengths: Any,
+    target_lengths: Any,
+    blank: int = 0,
+    zero_infinity: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """`_ctc_loss` of cuda/LossCTC.cu: loss by sequence, and the table of forward probabilities."""
     steps, batch = log_probs.size(0), log_probs.size(1)

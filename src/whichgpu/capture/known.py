@@ -32,7 +32,9 @@ def uniform(tensor: torch.Tensor, number: float) -> None:
 
 def shares_one_number(tensor: torch.Tensor, value: torch.Tensor) -> bool:
     """Whether one number stands for many elements, so that writing to one of them would write to all."""
-    return value.untyped_storage().nbytes() < value.itemsize * min(tensor.untyped_storage().nbytes() // tensor.itemsize, 2)
+    return value.untyped_storage().nbytes() < value.itemsize * min(
+        tensor.untyped_storage().nbytes() // tensor.itemsize, 2
+    )
 
 
 def value_of(tensor: torch.Tensor, hollow: bool) -> torch.Tensor | None:
@@ -61,7 +63,9 @@ def substitute(value: Any, lookup: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return lookup(value)
     if isinstance(value, (list, tuple)):
-        return type(value)([substitute(item, lookup) for item in value]) if isinstance(value, list) else tuple(
-            substitute(item, lookup) for item in value
+        return (
+            type(value)([substitute(item, lookup) for item in value])
+            if isinstance(value, list)
+            else tuple(substitute(item, lookup) for item in value)
         )
     return value

@@ -115,7 +115,9 @@ class Pretence:
                     tensor._whichgpu_wanted = wanted
                 return tensor
             on_gpu = index_of(tensor) is not None
-            if (not on_gpu and true_device(tensor).type != cpu) or (wanted is not None and wanted.type not in ("cpu", "cuda")):
+            if (not on_gpu and true_device(tensor).type != cpu) or (
+                wanted is not None and wanted.type not in ("cpu", "cuda")
+            ):
                 return plain_to(tensor, *args, **kwargs)
             to_gpu = on_gpu if wanted is None else wanted.type == "cuda"
             dtype = tensor.dtype if dtype is None else dtype
@@ -161,7 +163,8 @@ class Pretence:
         def read(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
             if of_host and tensor.is_cuda and not kwargs.get("force"):
                 raise TypeError(
-                    "can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory first."
+                    "can't convert cuda:0 device type tensor to numpy. "
+                    "Use Tensor.cpu() to copy the tensor to host memory first."
                 )
             if hollow.is_hollow(tensor):
                 value = known.value_of(tensor, True)
@@ -188,8 +191,10 @@ class Pretence:
                     device = data.device
                 if device is None:
                     return plain(data, *args, **kwargs)  # a device context, if any, sees to it
-                made = plain(data, *args, device="cpu", **kwargs) if not isinstance(data, Tensor) else (
-                    plain(data, *args, **kwargs)
+                made = (
+                    plain(data, *args, device="cpu", **kwargs)
+                    if not isinstance(data, Tensor)
+                    else (plain(data, *args, **kwargs))
                 )
                 return made.to(torch.device(device))
 
@@ -237,18 +242,37 @@ class Pretence:
     def _patch_cuda(self) -> None:
         cuda = torch.cuda
         properties = SimpleNamespace(
-            name=self.target.name, major=self.target.capability[0], minor=self.target.capability[1],
-            total_memory=self.target.memory_bytes, multi_processor_count=self.target.sm_count,
-            regs_per_multiprocessor=65536, max_threads_per_multi_processor=2048, warp_size=32,
-            is_integrated=0, is_multi_gpu_board=0, gcnArchName="", L2_cache_size=50 << 20, uuid="",
+            name=self.target.name,
+            major=self.target.capability[0],
+            minor=self.target.capability[1],
+            total_memory=self.target.memory_bytes,
+            multi_processor_count=self.target.sm_count,
+            regs_per_multiprocessor=65536,
+            max_threads_per_multi_processor=2048,
+            warp_size=32,
+            is_integrated=0,
+            is_multi_gpu_board=0,
+            gcnArchName="",
+            L2_cache_size=50 << 20,
+            uuid="",
         )
         zero = lambda *_, **__: 0  # noqa: E731
         nothing = lambda *_, **__: None  # noqa: E731
         answers: dict[str, Any] = {
-            "_lazy_init": nothing, "_lazy_call": nothing, "init": nothing, "is_initialized": lambda: True,
-            "is_available": lambda: True, "device_count": lambda: 1, "current_device": lambda: 0,
-            "set_device": nothing, "synchronize": nothing, "empty_cache": nothing, "ipc_collect": nothing,
-            "_exchange_device": lambda _: 0, "_maybe_exchange_device": lambda _: 0, "_is_in_bad_fork": lambda: False,
+            "_lazy_init": nothing,
+            "_lazy_call": nothing,
+            "init": nothing,
+            "is_initialized": lambda: True,
+            "is_available": lambda: True,
+            "device_count": lambda: 1,
+            "current_device": lambda: 0,
+            "set_device": nothing,
+            "synchronize": nothing,
+            "empty_cache": nothing,
+            "ipc_collect": nothing,
+            "_exchange_device": lambda _: 0,
+            "_maybe_exchange_device": lambda _: 0,
+            "_is_in_bad_fork": lambda: False,
             "get_device_properties": lambda *_: self._asked(properties),
             "get_device_name": lambda *_: self._asked(self.target.name),
             "get_device_capability": lambda *_: self._asked(self.target.capability),
@@ -257,34 +281,68 @@ class Pretence:
                 including_emulation or self._asked(self.target.capability >= (8, 0))
             ),
             "is_tf32_supported": lambda: self._asked(self.target.capability >= (8, 0)),
-            "manual_seed": nothing, "manual_seed_all": nothing, "seed": nothing, "seed_all": nothing,
-            "initial_seed": zero, "get_rng_state": lambda *_: torch.zeros(16, dtype=torch.uint8),
+            "manual_seed": nothing,
+            "manual_seed_all": nothing,
+            "seed": nothing,
+            "seed_all": nothing,
+            "initial_seed": zero,
+            "get_rng_state": lambda *_: torch.zeros(16, dtype=torch.uint8),
             "get_rng_state_all": lambda: [torch.zeros(16, dtype=torch.uint8)],
-            "set_rng_state": nothing, "set_rng_state_all": nothing,
-            "is_current_stream_capturing": lambda: False, "can_device_access_peer": lambda *_: False,
-            "memory_allocated": zero, "max_memory_allocated": zero, "memory_reserved": zero,
-            "max_memory_reserved": zero, "reset_peak_memory_stats": nothing, "memory_stats": lambda *_: {},
-            "reset_accumulated_memory_stats": nothing, "reset_max_memory_allocated": nothing,
+            "set_rng_state": nothing,
+            "set_rng_state_all": nothing,
+            "is_current_stream_capturing": lambda: False,
+            "can_device_access_peer": lambda *_: False,
+            "memory_allocated": zero,
+            "max_memory_allocated": zero,
+            "memory_reserved": zero,
+            "max_memory_reserved": zero,
+            "reset_peak_memory_stats": nothing,
+            "memory_stats": lambda *_: {},
+            "reset_accumulated_memory_stats": nothing,
+            "reset_max_memory_allocated": nothing,
             "mem_get_info": lambda *_: (self.target.memory_bytes, self.target.memory_bytes),
-            "memory_summary": lambda *_, **__: "", "set_per_process_memory_fraction": nothing,
-            "utilization": zero, "temperature": zero, "power_draw": zero,
-            "Stream": _Stream, "ExternalStream": _Stream, "Event": _Event, "stream": lambda *_: contextlib.nullcontext(),
-            "current_stream": lambda *_: _Stream(), "default_stream": lambda *_: _Stream(), "set_stream": nothing,
+            "memory_summary": lambda *_, **__: "",
+            "set_per_process_memory_fraction": nothing,
+            "utilization": zero,
+            "temperature": zero,
+            "power_draw": zero,
+            "Stream": _Stream,
+            "ExternalStream": _Stream,
+            "Event": _Event,
+            "stream": lambda *_: contextlib.nullcontext(),
+            "current_stream": lambda *_: _Stream(),
+            "default_stream": lambda *_: _Stream(),
+            "set_stream": nothing,
         }
         for name, value in answers.items():
             # a function of its own for each: torch._dynamo, if loaded later, refuses duplicates
             self.set(cuda, name, value if isinstance(value, type) else _own(value))
-        for name in ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved",
-                     "reset_peak_memory_stats", "memory_stats", "mem_get_info", "empty_cache"):
+        for name in (
+            "memory_allocated",
+            "max_memory_allocated",
+            "memory_reserved",
+            "max_memory_reserved",
+            "reset_peak_memory_stats",
+            "memory_stats",
+            "mem_get_info",
+            "empty_cache",
+        ):
             self.set(cuda.memory, name, answers[name])
         # real tensors cannot go through cuDNN's own weight layout, which has no kernel on the CPU
         self.set(torch.backends.cudnn, "is_acceptable", lambda tensor: tensor.is_cuda and not self.recorder.real)
         accelerator = torch.accelerator
         for name, value in {
-            "is_available": lambda: True, "device_count": lambda: 1, "current_accelerator": lambda *_, **__: torch.device("cuda"),
-            "current_device_index": lambda: 0, "synchronize": nothing, "empty_cache": nothing,
-            "set_device_index": nothing, "current_stream": lambda *_: _Stream(), "memory_allocated": zero,
-            "max_memory_allocated": zero, "reset_peak_memory_stats": nothing,
+            "is_available": lambda: True,
+            "device_count": lambda: 1,
+            "current_accelerator": lambda *_, **__: torch.device("cuda"),
+            "current_device_index": lambda: 0,
+            "synchronize": nothing,
+            "empty_cache": nothing,
+            "set_device_index": nothing,
+            "current_stream": lambda *_: _Stream(),
+            "memory_allocated": zero,
+            "max_memory_allocated": zero,
+            "reset_peak_memory_stats": nothing,
         }.items():
             if hasattr(accelerator, name):
                 self.set(accelerator, name, value)
@@ -390,7 +448,10 @@ class Pretence:
 
 
 def _own(function: Any) -> Any:
-    return lambda *args, **kwargs: function(*args, **kwargs)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return call
 
 
 def _gather(value: Any, into: list[Tensor]) -> None:

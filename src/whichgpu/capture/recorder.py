@@ -47,7 +47,18 @@ class _Birth(weakref.ref):
 class _FuncInfo:
     """What the recorder needs to know of one operator overload, worked out once."""
 
-    __slots__ = ("arguments", "composite", "data_dependent", "flops", "name", "no_data", "random", "resizes", "short", "written")
+    __slots__ = (
+        "arguments",
+        "composite",
+        "data_dependent",
+        "flops",
+        "name",
+        "no_data",
+        "random",
+        "resizes",
+        "short",
+        "written",
+    )
 
     def __init__(self, func: Any) -> None:
         schema = func._schema
@@ -59,8 +70,8 @@ class _FuncInfo:
         )
         aliases = any(a.alias_info is not None and not a.alias_info.is_write for a in schema.arguments)
         self.no_data = (
-            (aliases or self.short in _NO_DATA or torch.Tag.inplace_view in func.tags) and self.short not in _RESIZES
-        )
+            aliases or self.short in _NO_DATA or torch.Tag.inplace_view in func.tags
+        ) and self.short not in _RESIZES
         self.resizes = self.short in _RESIZES
         self.data_dependent = (
             torch.Tag.data_dependent_output in func.tags or torch.Tag.dynamic_output_shape in func.tags
@@ -250,7 +261,12 @@ class Recorder(TorchDispatchMode):
             args, tensors = (args[0], picked), [args[0], *(index for index in picked if index is not None)]
         values = self._known_values(tensors)
         by_value = self.value_implementations.get(info.short)
-        if info.data_dependent and by_value is None and info.short != "_local_scalar_dense" and not _plain_index(info, args):
+        if (
+            info.data_dependent
+            and by_value is None
+            and info.short != "_local_scalar_dense"
+            and not _plain_index(info, args)
+        ):
             return self._data_dependent(func, info, args, kwargs, values, gpu)
         if info.resizes:
             return self._resize(func, info, args, kwargs, tensors, gpu)
@@ -289,7 +305,14 @@ class Recorder(TorchDispatchMode):
         return out
 
     def _work_out(
-        self, func: Any, info: _FuncInfo, args: Any, kwargs: Any, tensors: list[Tensor], special: Any, by_value: Any = None
+        self,
+        func: Any,
+        info: _FuncInfo,
+        args: Any,
+        kwargs: Any,
+        tensors: list[Tensor],
+        special: Any,
+        by_value: Any = None,
     ) -> _Shapes:
         metas = {id(t): _meta_of(t) for t in tensors}
         if by_value is not None:  # small tensors with their contents, the others as shapes
@@ -319,7 +342,12 @@ class Recorder(TorchDispatchMode):
             raise error
         if not isinstance(error, NotImplementedError) and "meta" not in str(error).lower():
             raise error
-        zeros = {id(t): torch.zeros(t.shape, dtype=t.dtype).as_strided(t.shape, t.stride()) if _dense(t) else torch.zeros(t.shape, dtype=t.dtype) for t in tensors}
+        zeros = {
+            id(t): torch.zeros(t.shape, dtype=t.dtype).as_strided(t.shape, t.stride())
+            if _dense(t)
+            else torch.zeros(t.shape, dtype=t.dtype)
+            for t in tensors
+        }
         lookup = lambda t: zeros[id(t)]  # noqa: E731
         real_kwargs = {name: known.substitute(value, lookup) for name, value in kwargs.items()}
         out = func(*known.substitute(args, lookup), **real_kwargs)
@@ -348,13 +376,17 @@ class Recorder(TorchDispatchMode):
             return
         if info.short == "_amp_foreach_non_finite_check_and_unscale_":
             return  # gradients are unknown anyway, and the flag of an infinite one stays as it was: none
-        if values is not None and all(known.followed(t) for t in outputs) and not (
-            info.written and any(known.shares_one_number(t, v) for t, v in zip(tensors, values, strict=True))
+        if (
+            values is not None
+            and all(known.followed(t) for t in outputs)
+            and not (info.written and any(known.shares_one_number(t, v) for t, v in zip(tensors, values, strict=True)))
         ):
             by_id = {id(t): v for t, v in zip(tensors, values, strict=True)}
             lookup = lambda t: by_id[id(t)]  # noqa: E731
             try:
-                result = func(*known.substitute(args, lookup), **{k: known.substitute(v, lookup) for k, v in kwargs.items()})
+                result = func(
+                    *known.substitute(args, lookup), **{k: known.substitute(v, lookup) for k, v in kwargs.items()}
+                )
             except (RuntimeError, NotImplementedError, TypeError):
                 result = None
             if result is not None:
@@ -383,7 +415,9 @@ class Recorder(TorchDispatchMode):
         by_id = {id(t): v for t, v in zip(tensors, values, strict=True)}
         lookup = lambda t: by_id[id(t)]  # noqa: E731
         try:
-            result = func(*known.substitute(args, lookup), **{k: known.substitute(v, lookup) for k, v in kwargs.items()})
+            result = func(
+                *known.substitute(args, lookup), **{k: known.substitute(v, lookup) for k, v in kwargs.items()}
+            )
         except RuntimeError:  # a view by strides of a tensor that is known to hold one number everywhere
             return
         outputs: list[Tensor] = []
@@ -528,7 +562,10 @@ def _is_machinery(filename: str) -> bool:
         "/torch/" in filename
         or "/whichgpu/" in filename
         or filename.startswith("<")
-        or "/lib/python3" in filename.replace("site-packages", "").split("/site-packages/")[0] and "site-packages" not in filename
+        or (
+            "/lib/python3" in filename.replace("site-packages", "").split("/site-packages/")[0]
+            and "site-packages" not in filename
+        )
     )
 
 
@@ -642,7 +679,9 @@ def _zeros(shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype, 
     return torch.empty(0, dtype=dtype).set_(torch.zeros(size, dtype=torch.uint8).untyped_storage(), 0, shape, stride)
 
 
-def _materialise(spec: Any, tensors: list[Tensor], make: Any = hollow.empty, made: dict[int, Tensor] | None = None) -> Any:
+def _materialise(
+    spec: Any, tensors: list[Tensor], make: Any = hollow.empty, made: dict[int, Tensor] | None = None
+) -> Any:
     made = {} if made is None else made
     kind = spec[0]
     if kind == "new":
@@ -713,7 +752,9 @@ def _makes_large(info: _FuncInfo, args: Any, kwargs: Any) -> bool:
     size: Any = kwargs.get("size")
     if size is None:
         for name, value in zip(info.arguments, args, strict=False):
-            if name == "size" or (isinstance(value, (list, tuple)) and value and all(isinstance(i, int) for i in value)):
+            if name == "size" or (
+                isinstance(value, (list, tuple)) and value and all(isinstance(i, int) for i in value)
+            ):
                 size = value
                 break
     if size is None:

@@ -1,7 +1,7 @@
 """Recurrent layers as CUDA runs them: cuDNN's fused kernel over one flat buffer of weights.
 
-Follows PyTorch's aten/src/ATen/native/cudnn/RNN.cpp (`_cudnn_impl`, `copy_weights_to_flat_buf_views`) and, under autocast,
-aten/src/ATen/cudnn/AutocastRNN.cpp, read at torch 2.11. The size of cuDNN's reserve (what the forward pass keeps for
+Follows PyTorch's aten/src/ATen/native/cudnn/RNN.cpp (`_cudnn_impl`, `copy_weights_to_flat_buf_views`) and, under
+autocast, aten/src/ATen/cudnn/AutocastRNN.cpp, read at torch 2.11. The size of cuDNN's reserve (what the forward pass keeps for
 the backward one) was measured on an H200 with cuDNN 9.19 and fits these cases to the byte: an LSTM keeps 5 and a GRU 6
 arrays of steps x batch x hidden for each layer and direction, one more for each layer and direction that
 feeds another, a bit mask for each dropout between layers, and 256 bytes. Plain RNNs are unmeasured and taken like
@@ -52,8 +52,15 @@ class Recurrent:
         decomposed = _plain_kernel(plain)
 
         def run(
-            input: Tensor, hx: Any, params: list[Tensor], has_biases: bool, num_layers: int, dropout: float,  # noqa: A002
-            train: bool, bidirectional: bool, batch_first: bool,
+            input: Tensor,
+            hx: Any,
+            params: list[Tensor],
+            has_biases: bool,
+            num_layers: int,
+            dropout: float,
+            train: bool,
+            bidirectional: bool,
+            batch_first: bool,
         ) -> Any:
             if not input.is_cuda:
                 return decomposed(input, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first)
@@ -67,8 +74,15 @@ class Recurrent:
         decomposed = _plain_kernel(plain)
 
         def run(
-            data: Tensor, batch_sizes: Tensor, hx: Any, params: list[Tensor], has_biases: bool, num_layers: int,
-            dropout: float, train: bool, bidirectional: bool,
+            data: Tensor,
+            batch_sizes: Tensor,
+            hx: Any,
+            params: list[Tensor],
+            has_biases: bool,
+            num_layers: int,
+            dropout: float,
+            train: bool,
+            bidirectional: bool,
         ) -> Any:
             if not data.is_cuda:
                 return decomposed(data, batch_sizes, hx, params, has_biases, num_layers, dropout, train, bidirectional)
@@ -80,8 +94,18 @@ class Recurrent:
         return run
 
     def _cudnn(
-        self, mode: int, input: Tensor, hx: Any, params: list[Tensor], has_biases: bool, num_layers: int,  # noqa: A002
-        dropout: float, train: bool, bidirectional: bool, batch_first: bool, batch_sizes: list[int],
+        self,
+        mode: int,
+        input: Tensor,
+        hx: Any,
+        params: list[Tensor],
+        has_biases: bool,
+        num_layers: int,
+        dropout: float,
+        train: bool,
+        bidirectional: bool,
+        batch_first: bool,
+        batch_sizes: list[int],
     ) -> Any:
         hidden, cell = (hx[0], hx[1]) if mode == LSTM else (hx, None)
         per_layer = len(params) // (num_layers * (2 if bidirectional else 1))
@@ -97,8 +121,22 @@ class Recurrent:
             input = input.to(torch.float16)
         state = self._state(input.device) if dropout and train else None
         output, last, last_cell, _, _ = aten._cudnn_rnn(
-            input, list(params), stride, buffer, hidden, cell, mode, size, projected, num_layers, batch_first, dropout,
-            train, bidirectional, batch_sizes, state,
+            input,
+            list(params),
+            stride,
+            buffer,
+            hidden,
+            cell,
+            mode,
+            size,
+            projected,
+            num_layers,
+            batch_first,
+            dropout,
+            train,
+            bidirectional,
+            batch_sizes,
+            state,
         )
         return (output, last, last_cell) if mode == LSTM else (output, last)
 
@@ -130,7 +168,7 @@ def _flat_buffer(params: list[Tensor]) -> Tensor | None:
 
 
 def lstm_cell(
-    input: Tensor, hx: list[Tensor], w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None = None, b_hh: Tensor | None = None  # noqa: A002
+    input: Tensor, hx: list[Tensor], w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None = None, b_hh: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """`lstm_cell` of RNN.cpp: two products and, on CUDA, one fused kernel for the rest."""
     gates, recurrent = torch.matmul(input, w_ih.t()), torch.matmul(hx[0], w_hh.t())
@@ -144,7 +182,7 @@ def lstm_cell(
 
 
 def gru_cell(
-    input: Tensor, hx: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None = None, b_hh: Tensor | None = None  # noqa: A002
+    input: Tensor, hx: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None = None, b_hh: Tensor | None = None
 ) -> Tensor:
     """`gru_cell` of RNN.cpp, likewise."""
     gates, recurrent = torch.matmul(input, w_ih.t()), torch.matmul(hx, w_hh.t())
@@ -184,11 +222,23 @@ def _cast_into_buffer(params: list[Tensor], dtype: torch.dtype) -> tuple[list[Te
 # ---- hollow implementations (tensors on the meta device) ----------------------------------------------
 
 
-
 def rnn(
-    input: Tensor, weight: list[Tensor], weight_stride0: int, weight_buf: Tensor | None, hx: Tensor, cx: Tensor | None,  # noqa: A002
-    mode: int, hidden_size: int, proj_size: int, num_layers: int, batch_first: bool, dropout: float, train: bool,
-    bidirectional: bool, batch_sizes: list[int], dropout_state: Tensor | None,
+    input: Tensor,
+    weight: list[Tensor],
+    weight_stride0: int,
+    weight_buf: Tensor | None,
+    hx: Tensor,
+    cx: Tensor | None,
+    mode: int,
+    hidden_size: int,
+    proj_size: int,
+    num_layers: int,
+    batch_first: bool,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_sizes: list[int],
+    dropout_state: Tensor | None,
 ) -> Any:
     """`_cudnn_rnn`: output, last hidden state, last cell, reserve, weight buffer."""
     directions = 2 if bidirectional else 1
@@ -215,10 +265,28 @@ def rnn(
 
 
 def rnn_backward(
-    input: Tensor, weight: list[Tensor], weight_stride0: int, weight_buf: Tensor, hx: Tensor, cx: Tensor | None,  # noqa: A002
-    output: Tensor, grad_output: Any, grad_hy: Any, grad_cy: Any, mode: int, hidden_size: int, proj_size: int,
-    num_layers: int, batch_first: bool, dropout: float, train: bool, bidirectional: bool, batch_sizes: list[int],
-    dropout_state: Any, reserve: Tensor, output_mask: list[bool],
+    input: Tensor,
+    weight: list[Tensor],
+    weight_stride0: int,
+    weight_buf: Tensor,
+    hx: Tensor,
+    cx: Tensor | None,
+    output: Tensor,
+    grad_output: Any,
+    grad_hy: Any,
+    grad_cy: Any,
+    mode: int,
+    hidden_size: int,
+    proj_size: int,
+    num_layers: int,
+    batch_first: bool,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_sizes: list[int],
+    dropout_state: Any,
+    reserve: Tensor,
+    output_mask: list[bool],
 ) -> Any:
     """`_cudnn_rnn_backward`: gradients of input, hidden state, cell and, as views of one buffer, of the weights."""
     grad_input = None
@@ -253,7 +321,7 @@ def gru_cell_kernel_backward(grad_hy: Tensor, workspace: Tensor, has_bias: bool)
     return gates, hidden, torch.empty_like(grad_hy), *biases
 
 
-def pack_padded_sequence(input: Tensor, lengths: Tensor, batch_first: bool) -> tuple[Tensor, Tensor]:  # noqa: A002
+def pack_padded_sequence(input: Tensor, lengths: Tensor, batch_first: bool) -> tuple[Tensor, Tensor]:
     """`_pack_padded_sequence`: the elements that are no padding, and on the host how many rows each step has."""
     counts = lengths.tolist()
     sizes = [sum(length > step for length in counts) for step in range(max(counts))]

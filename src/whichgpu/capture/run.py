@@ -18,12 +18,19 @@ from whichgpu.capture.recorder import Recorder
 from whichgpu.capture.target import Target
 from whichgpu.errors import DataDependentError, WorkloadError
 
-STEPS = 3  # the first makes the optimizer's state, the second shows it together with activations, the third that it is steady
+# The first makes the optimizer's state, the second shows it together with activations, the third that it is steady.
+STEPS = 3
 
 
 def capture(
-    name: str, setup: Any, batch_size: int, target: Target, *, kind: Literal["fake", "real-cpu"] = "fake",
-    steps: int = STEPS, on_progress: Any = None,
+    name: str,
+    setup: Any,
+    batch_size: int,
+    target: Target,
+    *,
+    kind: Literal["fake", "real-cpu"] = "fake",
+    steps: int = STEPS,
+    on_progress: Any = None,
 ) -> trace.Trace:
     """Trace `setup(device) -> step(batch_size)`.
 
@@ -40,7 +47,7 @@ def capture(
             step = _call(name, batch_size, "setup", lambda: setup(torch.device("cuda", 0)))
             if not callable(step):
                 raise WorkloadError(
-                    f"{name}: setup(device) returned {type(step).__name__}, not a function; return the step: `return step`"
+                    f"{name}: setup(device) returned {type(step).__name__}, not a function; end it with `return step`"
                 )
             gc.collect()
             parameters = _parameters()
@@ -133,14 +140,27 @@ def _names(recorder: Recorder, parameters: dict[int, tuple[Any, str, str]]) -> d
 
 
 def _finish(
-    name: str, batch_size: int, target: Target, recorder: Recorder, pretence: Pretence, events: list[tuple[int, int]],
-    names: dict[int, tuple[str, str]], steps: int, started: float,
+    name: str,
+    batch_size: int,
+    target: Target,
+    recorder: Recorder,
+    pretence: Pretence,
+    events: list[tuple[int, int]],
+    names: dict[int, tuple[str, str]],
+    steps: int,
+    started: float,
 ) -> trace.Trace:
     table = _NameTable()
     module_names = _module_paths(recorder)
     ops = tuple(
         trace.Op(
-            op_name, phase, step, tuple(map(_tensor, inputs)), tuple(map(_tensor, outputs)), attributes, flops,
+            op_name,
+            phase,
+            step,
+            tuple(map(_tensor, inputs)),
+            tuple(map(_tensor, outputs)),
+            attributes,
+            flops,
             table.add(module_names.get(module, "")) if module != -1 else -1,
             table.add(_short(recorder.source_names[source])) if source != -1 else -1,
         )
@@ -151,10 +171,19 @@ def _finish(
         for index, size in enumerate(recorder.storage_bytes)
     )
     return trace.Trace(
-        workload=name, batch_size=batch_size, capability="{}.{}".format(*target.capability), kind=recorder.kind,
-        torch_version=str(torch.__version__), steps=steps, names=tuple(table.names), ops=ops, storages=storages,
-        events=tuple((int(kind), argument) for kind, argument in events), notes=tuple(recorder.notes),
-        facts=_facts(recorder, pretence, ops), seconds=time.perf_counter() - started,
+        workload=name,
+        batch_size=batch_size,
+        capability="{}.{}".format(*target.capability),
+        kind=recorder.kind,
+        torch_version=str(torch.__version__),
+        steps=steps,
+        names=tuple(table.names),
+        ops=ops,
+        storages=storages,
+        events=tuple((int(kind), argument) for kind, argument in events),
+        notes=tuple(recorder.notes),
+        facts=_facts(recorder, pretence, ops),
+        seconds=time.perf_counter() - started,
     )
 
 
@@ -162,9 +191,13 @@ def _facts(recorder: Recorder, pretence: Pretence, ops: tuple[trace.Op, ...]) ->
     dtypes = {tensor.dtype for op in ops for tensor in op.outputs}
     matmul = torch.backends.cuda.matmul.allow_tf32
     return {
-        "backward_calls": pretence.backward_calls, "optimizer_steps": pretence.optimizer_steps,
-        "compiled": pretence.compiled, "same_for": sorted(recorder.same_for), "dtypes": sorted(dtypes),
-        "tf32_matmul": bool(matmul), "tf32_convolution": bool(torch.backends.cudnn.allow_tf32),
+        "backward_calls": pretence.backward_calls,
+        "optimizer_steps": pretence.optimizer_steps,
+        "compiled": pretence.compiled,
+        "same_for": sorted(recorder.same_for),
+        "dtypes": sorted(dtypes),
+        "tf32_matmul": bool(matmul),
+        "tf32_convolution": bool(torch.backends.cudnn.allow_tf32),
         "cudnn_benchmark": bool(torch.backends.cudnn.benchmark),
     }
 
@@ -175,7 +208,11 @@ def _tensor(raw: tuple[Any, ...]) -> trace.Tensor:
 
 
 def _category(
-    index: int, recorder: Recorder, pretence: Pretence, names: dict[int, tuple[str, str]], ops: tuple[trace.Op, ...],
+    index: int,
+    recorder: Recorder,
+    pretence: Pretence,
+    names: dict[int, tuple[str, str]],
+    ops: tuple[trace.Op, ...],
     table: _NameTable,
 ) -> tuple[trace.Category, int, int]:
     op = recorder.storage_op[index]

@@ -4,8 +4,8 @@ cuDNN chooses an algorithm by its own heuristics, and each has its own needs: no
 weight in another layout (the commonest: exactly their bytes), partial sums of weight gradients. The choice follows no
 formula that we know, so it is looked up: the nearest of some 8,800 convolutions measured on an H200 (cuDNN 9.19,
 torch 2.11) of the same direction, dtype, layout, kind of groups and kernel, and its share of the bytes of input, output
-and weight (data/convolutions.json.gz, made by tools/fit_convolutions.py, whose `--check` prints the error on points left
-out: nothing in the median forward, 2 % backward).
+and weight (data/convolutions.json.gz, made by tools/fit_convolutions.py, whose `--check` prints the error on points
+left out: nothing in the median forward, 2 % backward).
 
 For other cards than Hopper, and other versions of cuDNN, the same table is used; that is not measured.
 """
@@ -143,7 +143,7 @@ def _table() -> dict[Class, list[tuple[Point, float]]]:
 
 @lru_cache(maxsize=4096)
 def _candidates(kind: Class, rest: Point) -> tuple[tuple[float, float, float], ...]:
-    """(distance but for the batch size, log2 of the batch size, share) of the points that can be nearest at some batch."""
+    """Points that can be nearest at some batch size: (distance but for it, its log2, share)."""
     found = []
     for near, further in _near(kind):
         for other, share in _table().get(near, ()):

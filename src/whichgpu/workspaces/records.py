@@ -29,6 +29,7 @@ class Temporary(msgspec.Struct, frozen=True):
 
     @property
     def kept(self) -> bool:
+        """Whether it stays until the process ends."""
         return self.key != ""
 
 

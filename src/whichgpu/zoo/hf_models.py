@@ -53,12 +53,8 @@ class Task(NamedTuple):
 
 # In order of preference: the first that knows the model type is taken.
 TASKS = {
-    "speech-seq2seq": Task(
-        "AutoModelForSpeechSeq2Seq", "MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES", "clips", "speech"
-    ),
-    "seq2seq": Task(
-        "AutoModelForSeq2SeqLM", "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES", "tokens", "pair"
-    ),
+    "speech-seq2seq": Task("AutoModelForSpeechSeq2Seq", "MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES", "clips", "speech"),
+    "seq2seq": Task("AutoModelForSeq2SeqLM", "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES", "tokens", "pair"),
     "masked-lm": Task("AutoModelForMaskedLM", "MODEL_FOR_MASKED_LM_MAPPING_NAMES", "tokens", "text"),
     "causal-lm": Task("AutoModelForCausalLM", "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES", "tokens", "text"),
     "image-classification": Task(
@@ -129,10 +125,7 @@ class Plan:
             config.use_cache = False
         if self.task_name == "sequence-classification" and self.config.pad_token_id is None:
             self.config.pad_token_id = 0  # decoders look for the last token before the padding
-        if (
-            self.task.inputs in ("pair", "speech")
-            and getattr(self.config, "decoder_start_token_id", None) is None
-        ):
+        if self.task.inputs in ("pair", "speech") and getattr(self.config, "decoder_start_token_id", None) is None:
             self.config.decoder_start_token_id = self.config.pad_token_id or 0  # T5's configuration has none
 
     def recipe(self) -> Recipe:
@@ -217,9 +210,7 @@ class Plan:
 
     def _audio(self, count: int, device: torch.device, dtype: torch.dtype) -> dict[str, torch.Tensor]:
         wave = torch.randn(count, self.seconds * SAMPLING_RATE, device=device, dtype=dtype)
-        letters = (
-            10 * self.seconds
-        )  # about what is spoken; CTC needs fewer than the encoder's 50 frames a second
+        letters = 10 * self.seconds  # about what is spoken; CTC needs fewer than the encoder's 50 frames a second
         labels = torch.randint(1, self.config.vocab_size, (count, letters), device=device)
         return {"input_values": wave, "labels": labels}
 
@@ -270,9 +261,7 @@ def pick_task(config: Mapping[str, Any], where: str) -> str:
     model_type = config["model_type"]
     known = {name: getattr(modeling_auto, task.mapping).get(model_type) for name, task in TASKS.items()}
     for name, classes in known.items():
-        if classes and set([classes] if isinstance(classes, str) else classes) & set(
-            config.get("architectures") or ()
-        ):
+        if classes and set([classes] if isinstance(classes, str) else classes) & set(config.get("architectures") or ()):
             return name
     for name, classes in known.items():
         if classes:
@@ -292,12 +281,7 @@ def configure(base: Mapping[str, Any], reader: Options) -> Any:
     for key, text in reader.rest().items():
         parent, _, leaf = key.rpartition(".")
         holder = getattr(default, parent, None) if parent else default
-        if (
-            holder is None
-            or leaf.startswith("_")
-            or not hasattr(holder, leaf)
-            or callable(getattr(holder, leaf))
-        ):
+        if holder is None or leaf.startswith("_") or not hasattr(holder, leaf) or callable(getattr(holder, leaf)):
             raise reader.unknown(key, default.to_dict())
         value = _convert(text, getattr(holder, leaf), f"{reader.where}: {key}={text}")
         if parent:

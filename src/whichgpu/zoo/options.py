@@ -32,9 +32,7 @@ OPTIMIZERS = {
     "adadelta": "Adadelta",
     "adafactor": "Adafactor",
 }
-FUSED = frozenset(
-    {"sgd", "adam", "adamw", "adagrad"}
-)  # the classes of torch.optim with a `fused` argument (2.14)
+FUSED = frozenset({"sgd", "adam", "adamw", "adagrad"})  # the classes of torch.optim with a `fused` argument (2.14)
 TRAINING = (
     "precision",
     "optimizer",
@@ -154,7 +152,5 @@ def read_settings(options: Options, **defaults: str) -> Settings:
         raise WorkloadError(f"{options.where}: foreach=1 and fused=1 exclude each other; give one of them")
     if settings.fused and optimizer not in FUSED:
         names = ", ".join(sorted(FUSED))
-        raise WorkloadError(
-            f"{options.where}: optimizer={optimizer} has no fused version; fused=1 is for {names}"
-        )
+        raise WorkloadError(f"{options.where}: optimizer={optimizer} has no fused version; fused=1 is for {names}")
     return settings

@@ -41,9 +41,7 @@ def make_recipe(name: str, options: Mapping[str, str], where: str | None = None)
     """Model, data and loss of the workload."""
     where = where or f"timm:{name}"
     if not timm.is_model(name):
-        raise WorkloadError(
-            f"{where}: timm {timm.__version__} has no model {name}{nearest(name, timm.list_models())}"
-        )
+        raise WorkloadError(f"{where}: timm {timm.__version__} has no model {name}{nearest(name, timm.list_models())}")
     reader = Options(where, options)
     settings = read_settings(reader)
     channels, height, width, fixed = input_size(name)

@@ -60,9 +60,7 @@ def make_recipe(name: str, options: Mapping[str, str]) -> Recipe:
         "detection": _detection,
     }.get(kind)
     if maker is None:
-        raise WorkloadError(
-            f"{where}: no training step is built in for {kind} models; write a file with setup(device)"
-        )
+        raise WorkloadError(f"{where}: no training step is built in for {kind} models; write a file with setup(device)")
     reader = Options(where, options)
     settings = read_settings(reader)
     if settings.checkpoint:
@@ -164,9 +162,7 @@ def _video(name: str, reader: Options, settings: Settings) -> Recipe:
         clips = random_images((count, 3, frames, size, size), device, dtype)
         return clips, torch.randint(0, classes, (count,), device=device)
 
-    return _recipe(
-        name, reader, settings, arguments=arguments, make_batch=make_batch, compute_loss=_cross_entropy
-    )
+    return _recipe(name, reader, settings, arguments=arguments, make_batch=make_batch, compute_loss=_cross_entropy)
 
 
 def _detection(name: str, reader: Options, settings: Settings) -> Recipe:
@@ -175,9 +171,7 @@ def _detection(name: str, reader: Options, settings: Settings) -> Recipe:
     classes = reader.count("classes", 2 if "keypoint" in name else 91)
     reader.finish()
     if classes < 2:
-        raise WorkloadError(
-            f"{reader.where}: classes=1 leaves no object beside the background; give 2 or more"
-        )
+        raise WorkloadError(f"{reader.where}: classes=1 leaves no object beside the background; give 2 or more")
     if settings.precision == "pure-bf16":
         raise WorkloadError(
             f"{reader.where}: torchvision's region operators have no bfloat16 kernels; use precision=bf16"
@@ -186,9 +180,7 @@ def _detection(name: str, reader: Options, settings: Settings) -> Recipe:
     height, width = _DETECTION_SIZES.get(name, (800, 1333))
     if size:
         if name.startswith("ssd"):
-            raise WorkloadError(
-                f"{reader.where}: this model always resizes to {height} x {width}; leave size out"
-            )
+            raise WorkloadError(f"{reader.where}: this model always resizes to {height} x {width}; leave size out")
         height = width = size
         arguments |= {"min_size": size, "max_size": size}
 
@@ -201,9 +193,7 @@ def _detection(name: str, reader: Options, settings: Settings) -> Recipe:
     def compute_loss(model: torch.nn.Module, batch: Any) -> torch.Tensor:
         return sum(model(*batch).values())
 
-    return _recipe(
-        name, reader, settings, arguments=arguments, make_batch=make_batch, compute_loss=compute_loss
-    )
+    return _recipe(name, reader, settings, arguments=arguments, make_batch=make_batch, compute_loss=compute_loss)
 
 
 # The size after the model's own resizing, where it is not 800 x 1333 (its builder's min_size and max_size)

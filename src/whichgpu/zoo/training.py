@@ -34,9 +34,7 @@ class Recipe:
     where: str  # the workload's name, for messages
     settings: Settings
     make_model: Callable[[], torch.nn.Module]  # in float32, or in bfloat16 where it can be built so
-    make_batch: Callable[
-        [int, torch.device, torch.dtype], Any
-    ]  # size, device, dtype of floating-point inputs
+    make_batch: Callable[[int, torch.device, torch.dtype], Any]  # size, device, dtype of floating-point inputs
     compute_loss: Callable[[torch.nn.Module, Any], torch.Tensor]
     optimizer_arguments: dict[str, Any]  # besides those in the settings: betas, eps, lr
     parameter_groups: Callable[[torch.nn.Module], Iterable[Any]] | None = None
@@ -103,9 +101,7 @@ def set_tf32(precision: str) -> None:
     torch.backends.cudnn.allow_tf32 = True  # PyTorch's default, for fp32 too
 
 
-def move(
-    model: torch.nn.Module, device: torch.device, settings: Settings, channels_last: bool
-) -> torch.nn.Module:
+def move(model: torch.nn.Module, device: torch.device, settings: Settings, channels_last: bool) -> torch.nn.Module:
     """The model on the device, in the dtype and memory format of its training."""
     arguments: dict[str, Any] = {"device": device}
     if settings.precision == "pure-bf16":
