@@ -68,6 +68,11 @@ class Scaled:
         if third is not None:
             self._add_curves(third)
 
+    @property
+    def curved(self) -> bool:
+        """Whether something grows with the square of the batch size."""
+        return bool(self._curves)
+
     def _add_curves(self, third: Trace) -> None:
         reason = mismatch(self.low, third)
         if reason is not None:

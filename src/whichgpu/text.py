@@ -1,12 +1,14 @@
 """Numbers as words and words as numbers: the only place that formats or parses what a person reads or types.
 
-Memory is always shown in binary units (1 GiB = 2^30 bytes), as drivers and PyTorch count it.
+Memory is shown in binary units (1 GiB = 2^30 bytes), as drivers and PyTorch count it; only the size under which a
+card is sold is "24 GB", as on its box.
 Not covered: the JSON output, which carries plain numbers with the unit in the key.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from whichgpu.errors import InputError
 
@@ -33,6 +35,8 @@ _UNITS = {
     "tib": 1 << 40,
     "tb": 1000**4,
 }
+# What GPUs with CUDA have been sold with, in the makers' GB
+_SOLD_GB = (*range(1, 13), 16, 18, 20, 22, 24, 28, 32, 40, 48, 64, 72, 80, 94, 96, 141, 180, 186, 270, 279)
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?|\.[0-9]+)\s*([a-z]*)", re.IGNORECASE)
 _SMALLEST_LIMIT_BYTES = 2 * _MIB  # one segment of PyTorch's caching allocator: nothing fits below it
 _LARGEST_LIMIT_BYTES = 1 << 50
@@ -50,9 +54,25 @@ def format_bytes(count: int | None) -> str:
     return f"{count} B"
 
 
+def memory_class_gb(count: int) -> int:
+    """The size that a card with so much memory is sold under, in GB as makers count: 15.6 GiB is 16.
+
+    The driver, error correction and the screen keep up to a tenth of what is on the box. Where no size is that near,
+    the memory in whole GiB.
+    """
+    sold = next((size for size in _SOLD_GB if size * _GIB >= count), None)
+    return sold if sold is not None and count >= 0.9 * sold * _GIB else max(round(count / _GIB), 1)
+
+
 def format_memory_class(count: int) -> str:
-    """The memory of a card in whole GiB, under which cards are grouped: 25,757,220,864 bytes is "24 GiB"."""
-    return f"{round(count / _GIB)} GiB" if count >= _GIB else format_bytes(count)
+    """The size that a card is sold under, by which cards are grouped: 25,757,220,864 bytes is "24 GB"."""
+    return f"{memory_class_gb(count)} GB"
+
+
+def format_memory_classes(counts: Iterable[int]) -> str:
+    """The sizes of several cards: "24 GB", or "10-12 GB"."""
+    sizes = sorted(map(memory_class_gb, counts))
+    return f"{sizes[0]} GB" if sizes[0] == sizes[-1] else f"{sizes[0]}-{sizes[-1]} GB"
 
 
 def format_seconds(seconds: float | None) -> str:
@@ -87,13 +107,18 @@ def format_share(part: int, whole: int) -> str:
     return "<1 %" if 0 < percent < 0.5 else f"{percent:.0f} %"
 
 
+def format_amount(usd: float | None, unit: str = "once") -> str:
+    """An amount of US dollars below a title that says so: "1,599"; for an hour's rent "0.34"."""
+    if usd is None:
+        return UNKNOWN
+    return f"{usd:,.2f}" if unit == "hour" or usd < 10 else f"{usd:,.0f}"
+
+
 def format_usd(usd: float | None, unit: str = "once") -> str:
     """An amount of money, "1,599 USD", or a rent, "0.34 USD/h" (`unit` is "once" or "hour")."""
     if usd is None:
         return UNKNOWN
-    if unit == "hour":
-        return f"{usd:,.2f} USD/h"
-    return f"{usd:,.2f} USD" if usd < 10 else f"{usd:,.0f} USD"
+    return f"{format_amount(usd, unit)} USD{'/h' if unit == 'hour' else ''}"
 
 
 def format_month(date: str) -> str:
