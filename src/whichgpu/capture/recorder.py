@@ -77,8 +77,10 @@ class _FuncInfo:
             torch.Tag.data_dependent_output in func.tags or torch.Tag.dynamic_output_shape in func.tags
         )
         self.random = torch.Tag.nondeterministic_seeded in func.tags
-        self.composite = torch._C._dispatch_has_kernel_for_dispatch_key(
-            func.name(), torch._C.DispatchKey.CompositeImplicitAutograd
+        has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+        # where a backend has a kernel of its own, the decomposition is for other backends
+        self.composite = has_kernel(func.name(), torch._C.DispatchKey.CompositeImplicitAutograd) and not has_kernel(
+            func.name(), torch._C.DispatchKey.CPU
         )
         self.flops = flop_registry.get(func.overloadpacket)
 
