@@ -173,6 +173,11 @@ def caveats(trace: Trace) -> list[str]:
         found.append("the step never calls backward(): this is the memory of a forward pass, not of training")
     if not trace.facts.get("optimizer_steps", 1):
         found.append("no torch.optim optimizer stepped: optimizer state is only counted if the step keeps it itself")
+    if trace.facts.get("cudnn_benchmark"):
+        found.append(
+            "torch.backends.cudnn.benchmark is on: cuDNN then tries algorithms that may take far more memory than "
+            "predicted while it does"
+        )
     if trace.kind == "real-cpu":
         found.append(
             "traced with real tensors on the CPU, since the step looks at computed values; sizes vary from run to run"

@@ -1,8 +1,8 @@
 """Recurrent layers as CUDA runs them: cuDNN's fused kernel over one flat buffer of weights.
 
 Follows PyTorch's aten/src/ATen/native/cudnn/RNN.cpp (`_cudnn_impl`, `copy_weights_to_flat_buf_views`) and, under
-autocast, aten/src/ATen/cudnn/AutocastRNN.cpp, read at torch 2.11. The size of cuDNN's reserve (what the forward pass keeps for
-the backward one) was measured on an H200 with cuDNN 9.19 and fits these cases to the byte: an LSTM keeps 5 and a GRU 6
+autocast, aten/src/ATen/cudnn/AutocastRNN.cpp, read at torch 2.11. The size of cuDNN's reserve (what the forward pass keeps
+for the backward one) was measured on an H200 with cuDNN 9.19 and fits these cases to the byte: an LSTM keeps 5 and a GRU 6
 arrays of steps x batch x hidden for each layer and direction, one more for each layer and direction that
 feeds another, a bit mask for each dropout between layers, and 256 bytes. Plain RNNs are unmeasured and taken like
 two arrays.
