@@ -10,7 +10,6 @@ import json
 from pathlib import Path
 
 import truth
-
 from whichgpu import trace
 from whichgpu.extrapolation import LineModel
 from whichgpu.scaling import Single
@@ -37,7 +36,8 @@ def main() -> None:
             real = measured[case.name, batch_size]["peak_reserved_bytes"]
             middle = model.replay(batch_size).peak_reserved_bytes
             print(
-                f"{case.name:40} {batch_size:6}  middle {middle / real - 1:+7.1%}  high {model._high(batch_size) / real - 1:+7.1%}"
+                f"{case.name:40} {batch_size:6}  middle {middle / real - 1:+7.1%}"
+                f"  high {model._high(batch_size) / real - 1:+7.1%}"
             )
         if case.name in largest:
             row = largest[case.name]

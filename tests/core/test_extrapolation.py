@@ -1,0 +1,101 @@
+"""The line through a few batch sizes, for steps that do not follow theirs; and sizes that grow with its square."""
+
+from __future__ import annotations
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from synthetic import MIB, TRAINING, Call, Made, make_trace
+
+from whichgpu.extrapolation import LineModel
+from whichgpu.memory import HELD, MAX_BATCH_SIZE, MemoryModel
+from whichgpu.scaling import SQUARE_CHECK, Scaled, Single, scaling
+from whichgpu.trace import Trace
+
+HOPPER = (9, 0)
+
+
+def line_model(calls: tuple[Call, ...] = TRAINING) -> LineModel:
+    """A line through batch sizes 1, 2 and 3 of a program."""
+    return LineModel(lambda n: Single(make_trace(calls, n)), HOPPER, (1, 2, 3))
+
+
+def exact_model(calls: tuple[Call, ...] = TRAINING) -> MemoryModel:
+    """What the same program really takes at any batch size."""
+    function = Scaled(make_trace(calls, 4), make_trace(calls, 8))
+    return MemoryModel(lambda _: function, HOPPER)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 2000))
+def test_fits_is_on_the_safe_side(gibibytes: int) -> None:
+    """For a program that does follow its batch size, the line never allows a batch that does not fit."""
+    limit = gibibytes << 25
+
+    largest = line_model().largest_batch(limit)
+
+    assert largest <= exact_model().largest_batch(limit)
+
+
+def test_fits_agrees_with_the_largest_batch() -> None:
+    """The largest batch fits and the next one does not; away from the traced batch sizes."""
+    model, limit = line_model(), 16 << 30
+    largest = model.largest_batch(limit)
+
+    assert 3 < largest < MAX_BATCH_SIZE
+    assert model.fits(largest, limit)
+    assert not model.fits(largest + 1, limit)
+
+
+def test_nothing_fits_in_nothing() -> None:
+    """A limit below the weights allows not even batch size 1."""
+    assert 0 == line_model().largest_batch(100 * MIB)
+
+
+def test_shares_add_up_to_the_peak() -> None:
+    """Between traced batch sizes and beyond, what is held adds up to the allocated peak."""
+    model = line_model()
+    for batch_size in (2, 5, 64):
+        peak = model.peak(batch_size)
+
+        assert set(HELD) == set(peak.held_bytes)
+        assert model.replay(batch_size).peak_allocated_bytes == sum(peak.held_bytes.values())
+
+
+def squared(batch_size: int) -> Trace:
+    """A program one of whose storages holds every sample against every other one."""
+    trace = make_trace((*TRAINING, Call((Made(0),), name="aten.mm.default")), batch_size)
+    last = msgspec.structs.replace(trace.storages[-1], bytes=4 * batch_size**2 + 512)
+    return msgspec.structs.replace(trace, storages=(*trace.storages[:-1], last))
+
+
+def test_squares_are_followed_exactly() -> None:
+    """Three traces give a size that grows with the square of the batch size, and a fourth one is asked to agree."""
+    asked = []
+
+    def trace_at(batch_size: int) -> Trace:
+        asked.append(batch_size)
+        return squared(batch_size)
+
+    found = scaling(trace_at, (4, 8, 67))
+    function = found.at(100)
+
+    assert [4, 8, 67, SQUARE_CHECK] == asked
+    assert found.affine
+    assert isinstance(function, Scaled)
+    assert function.curved
+    assert [storage.bytes for storage in squared(100).storages] == function.storage_bytes(100)
+
+
+def test_other_curves_are_not_taken_for_squares() -> None:
+    """A size that grows with the third power is found out by the fourth trace."""
+
+    def trace_at(batch_size: int) -> Trace:
+        trace = squared(batch_size)
+        last = msgspec.structs.replace(trace.storages[-1], bytes=4 * batch_size**3)
+        return msgspec.structs.replace(trace, storages=(*trace.storages[:-1], last))
+
+    found = scaling(trace_at, (4, 8, 67))
+
+    assert not found.affine
+    assert found.reason is not None
