@@ -13,9 +13,9 @@ import lzma
 from pathlib import Path
 
 import msgspec
+
 from compare_truth import load_scaling
 from truth import CASES
-
 from whichgpu.scaling import Scaled
 
 PACKED = Path(__file__).parent.parent / "tests" / "data" / "truth"

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Sequence
-from itertools import accumulate
 from typing import Literal
 
 import msgspec
@@ -532,8 +531,8 @@ def replay(
     `torch.cuda.set_per_process_memory_fraction` allows), None for no limit. Raises ValueError for a program
     that no process could run. A `CheckedProgram` is replayed somewhat faster.
     """
-    checked = isinstance(program, CheckedProgram)
-    if not checked or program.slots > len(sizes):
+    checked = isinstance(program, CheckedProgram) and program.slots <= len(sizes)
+    if not checked:
         _check_entries(program, len(sizes))
     if sizes and min(sizes) < 0:
         slot = next(slot for slot, size in enumerate(sizes) if size < 0)
@@ -614,48 +613,49 @@ def _replay_by_steps(
 # the largest batch of every card takes hundreds of replays of tens of thousands of entries. The class above says what
 # it must do, and the tests hold the two against each other.
 #
-# Sizes and addresses are in units of 512 bytes. A free block is its key, size << 48 | address. `edges` has the key of a
+# Sizes and addresses are in units of MIN_BLOCK_BYTES. A free block is its key, size << _ADDRESS_BITS | address. `edges` has the key of a
 # free block at the addresses of both its ends. They cannot be confused, as free blocks that touch are merged: what
 # starts where a live block ends is behind it, what ends where it starts is before it. Segments are one unit apart, so
 # that blocks of two segments never touch.
 
-_UNIT_SHIFT = 9
-_UNIT_KEY_SHIFT = 48
-_ADDRESS_MASK = (1 << _UNIT_KEY_SHIFT) - 1
-_SMALL = SMALL_BYTES >> _UNIT_SHIFT
-_SMALL_SEGMENT = SMALL_SEGMENT_BYTES >> _UNIT_SHIFT
+_UNIT_BITS = MIN_BLOCK_BYTES.bit_length() - 1
+_ADDRESS_BITS = 48
+_ADDRESS_MASK = (1 << _ADDRESS_BITS) - 1
+_SMALL = SMALL_BYTES >> _UNIT_BITS
+_SMALL_SEGMENT = SMALL_SEGMENT_BYTES >> _UNIT_BITS
 
 
 def _replay_plain(program: Sequence[int], sizes: Sequence[int], limit_bytes: int | None) -> Replay:
     """`_replay_by_steps` with default settings, for a program that uses every slot once."""
-    limit = _ADDRESS_MASK if limit_bytes is None else limit_bytes >> _UNIT_SHIFT
-    blocks = [0, *[(size + 511) >> 9 for size in sizes]]  # by entry: size of the block; round_size, inlined
-    address_of = [0] * len(blocks)
+    limit = _ADDRESS_MASK if limit_bytes is None else limit_bytes >> _UNIT_BITS
+    asked = [0, *sizes]
+    blocks = [(size + 511) >> _UNIT_BITS for size in asked]  # sizes of the blocks; round_size, inlined
+    addresses = [0] * len(asked)
     small: list[int] = []  # keys of the free blocks, in the order of best fit
     large: list[int] = []
     edges: dict[int, int] = {}
     segments: dict[int, int] = {}  # size by address
     next_address = 1
-    reserved = peak_reserved = allocated = peak_allocated = released_cache = 0
+    requested = peak_requested = allocated = peak_allocated = reserved = peak_reserved = released_cache = 0
     reserved_at = peak_at = failed_at = None
     for index, entry in enumerate(program):
         if entry > 0:
             size = blocks[entry]
-            if size <= 2048:
+            if size <= _SMALL:
                 if not size:
                     continue
                 keys, keep_unsplit_up_to = small, 0
             else:
-                keys, keep_unsplit_up_to = large, 2048
-            at = bisect_left(keys, size << 48)
+                keys, keep_unsplit_up_to = large, _SMALL
+            at = bisect_left(keys, size << _ADDRESS_BITS)
             if at < len(keys):
                 key = keys[at]
-                address = key & 0xFFFFFFFFFFFF
-                rest = (key >> 48) - size
+                address = key & _ADDRESS_MASK
+                rest = (key >> _ADDRESS_BITS) - size
                 del edges[address]
                 if rest > keep_unsplit_up_to:
                     after = address + size
-                    edges[after] = edges[after + rest] = key = rest << 48 | after
+                    edges[after] = edges[after + rest] = key = rest << _ADDRESS_BITS | after
                     if not at or keys[at - 1] < key:
                         keys[at] = key
                     else:
@@ -665,7 +665,7 @@ def _replay_plain(program: Sequence[int], sizes: Sequence[int], limit_bytes: int
                     del keys[at], edges[address + size + rest]
                     blocks[entry] = size = size + rest
             else:
-                segment = segment_size(size << 9) >> 9
+                segment = segment_size(size << _UNIT_BITS) >> _UNIT_BITS
                 if reserved + segment > limit:
                     reserved -= _release_segments(segments, edges, small, large)
                     released_cache += 1
@@ -682,59 +682,64 @@ def _replay_plain(program: Sequence[int], sizes: Sequence[int], limit_bytes: int
                 rest = segment - size
                 if rest > keep_unsplit_up_to:
                     after = address + size
-                    edges[after] = edges[after + rest] = key = rest << 48 | after
+                    edges[after] = edges[after + rest] = key = rest << _ADDRESS_BITS | after
                     insort(keys, key)
                 else:
                     blocks[entry] = size = segment
-            address_of[entry] = address
+            addresses[entry] = address
+            requested += asked[entry]
+            if requested > peak_requested:  # noqa: PLR1730  a call of max() costs a tenth of the loop
+                peak_requested = requested
             allocated += size
             if allocated > peak_allocated:
                 peak_allocated = allocated
                 peak_at = index
         else:
-            size = blocks[-entry]
-            if size <= 2048:
+            slot = -entry
+            size = blocks[slot]
+            if size <= _SMALL:
                 if not size:
                     continue
                 keys = small
             else:
                 keys = large
+            requested -= asked[slot]
             allocated -= size
-            address = address_of[-entry]
+            address = addresses[slot]
             end = address + size
             if end in edges:
                 key = edges.pop(end)
                 del keys[bisect_left(keys, key)]
-                end += key >> 48
+                end += key >> _ADDRESS_BITS
             if address in edges:
                 key = edges.pop(address)
                 del keys[bisect_left(keys, key)]
-                address -= key >> 48
-            edges[address] = edges[end] = key = (end - address) << 48 | address
+                address -= key >> _ADDRESS_BITS
+            edges[address] = edges[end] = key = (end - address) << _ADDRESS_BITS | address
             insort(keys, key)
-    ran = program if failed_at is None else program[:failed_at]
-    changes = [0, *sizes, *[-size for size in reversed(sizes)]]  # by entry: bytes requested, negative entries included
     return Replay(
         fits=failed_at is None,
         failed_at=failed_at,
         failed_request_bytes=None if failed_at is None else sizes[program[failed_at] - 1],
-        peak_reserved_bytes=peak_reserved << 9,
-        peak_allocated_bytes=peak_allocated << 9,
-        peak_requested_bytes=max(accumulate(map(changes.__getitem__, ran)), default=0),
+        peak_reserved_bytes=peak_reserved << _UNIT_BITS,
+        peak_allocated_bytes=peak_allocated << _UNIT_BITS,
+        peak_requested_bytes=peak_requested,
         peak_at=peak_at,
         peak_reserved_at=reserved_at,
         released_cache=released_cache,
-        final_reserved_bytes=reserved << 9,
-        final_allocated_bytes=allocated << 9,
+        final_reserved_bytes=reserved << _UNIT_BITS,
+        final_allocated_bytes=allocated << _UNIT_BITS,
     )
 
 
 def _release_segments(segments: dict[int, int], edges: dict[int, int], small: list[int], large: list[int]) -> int:
     """Give every segment that is one free block back to the driver; how much that is."""
-    free = [(address, size) for address, size in segments.items() if edges.get(address) == size << 48 | address]
+    free = [
+        (address, size) for address, size in segments.items() if edges.get(address) == size << _ADDRESS_BITS | address
+    ]
     for address, size in free:
         keys = small if size == _SMALL_SEGMENT else large
-        del keys[bisect_left(keys, size << 48 | address)]
+        del keys[bisect_left(keys, size << _ADDRESS_BITS | address)]
         del edges[address], edges[address + size], segments[address]
     return sum(size for _, size in free)
 

@@ -10,27 +10,31 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable
-from functools import lru_cache
+from weakref import WeakKeyDictionary
 
 import msgspec
 
 from whichgpu import workspaces
-from whichgpu.allocator import DEFAULT_CONFIG, AllocatorConfig, CachingAllocator, Replay, replay
+from whichgpu.allocator import DEFAULT_CONFIG, AllocatorConfig, CachingAllocator, CheckedProgram, Replay, replay
 from whichgpu.scaling import Scaled, Single
 from whichgpu.trace import EventKind
 
 # Larger batches are not searched for: a step whose memory hardly grows would have no largest batch.
 MAX_BATCH_SIZE = 1 << 20
 
-HELD = (
-    "weight", "gradient", "optimizer_state", "activation", "temporary", "workspace", "input", "buffer"
-)
+HELD = ("weight", "gradient", "optimizer_state", "activation", "temporary", "workspace", "input", "buffer")
+
+
+# Programs that are kept for each workload; each may take a megabyte.
+_KEPT_PROGRAMS = 32
+
+_Temporaries = tuple[tuple[workspaces.Temporary, ...], ...]  # by group of operators
 
 
 class Program(msgspec.Struct, frozen=True):
     """What the allocator is asked for at one batch size."""
 
-    instructions: list[int]  # slot + 1 allocates, -(slot + 1) frees
+    instructions: CheckedProgram  # slot + 1 allocates, -(slot + 1) frees
     sizes: list[int]
     op_at: list[int]  # positions in `instructions` where operators begin ...
     op_index: list[int]  # ... and which ones
@@ -49,7 +53,8 @@ class Peak(msgspec.Struct, frozen=True, kw_only=True):
 class MemoryModel:
     """Memory of one workload on one capability, for any batch size; answers are kept.
 
-    `at` gives the trace (as `scaling.Scaled` or `scaling.Single`) for a batch size.
+    `at` gives the trace (as `scaling.Scaled` or `scaling.Single`) for a batch size. Models of one workload on several
+    capabilities share what is the same for them, as long as `at` gives them the same objects.
     """
 
     def __init__(
@@ -61,47 +66,43 @@ class MemoryModel:
         self._at = at
         self._capability = capability
         self._config = config
-        self._skeleton: _Skeleton | None = None
-        self._unlimited: dict[int, Replay] = {}
-        # By batch size and limit, exactly: more memory does not always help. With less, the allocator gives its
-        # cache back earlier, and what it then reserves may happen to fit better.
-        self._limited: dict[tuple[int, int], Replay] = {}
-        self._peaks: dict[int, Peak] = {}
-        self.program = lru_cache(maxsize=64)(self._program)
+        self._known: dict[int, _Known] = {}
 
     # ---- one batch size -----------------------------------------------------------------------------
 
-    def _program(self, batch_size: int) -> Program:
+    def program(self, batch_size: int) -> Program:
+        """What the allocator is asked for at a batch size."""
         source = self._at(batch_size)
-        if self._skeleton is None or self._skeleton.source is not source:
-            self._skeleton = _Skeleton(source)
-        return self._skeleton.program(batch_size, self._capability)
+        return _shared(source).program(source, batch_size, self._known_at(batch_size).temporaries)
+
+    def _known_at(self, batch_size: int) -> _Known:
+        known = self._known.get(batch_size)
+        if known is None:
+            source = self._at(batch_size)
+            known = _shared(source).known(source, batch_size, self._capability, self._config)
+            self._known[batch_size] = known
+        return known
 
     def replay(self, batch_size: int, limit_bytes: int | None = None) -> Replay:
         """The step at a batch size on an allocator that may reserve `limit_bytes` (None: as much as it wants)."""
-        whole = self._unlimited.get(batch_size)
+        known = self._known_at(batch_size)
+        whole = known.whole
         if whole is not None and (limit_bytes is None or whole.peak_reserved_bytes <= limit_bytes):
             return whole
-        if limit_bytes is None:
-            return self._whole(batch_size)
-        result = self._limited.get((batch_size, limit_bytes))
+        result = known.limited.get(limit_bytes) if limit_bytes is not None else None
         if result is None:
             program = self.program(batch_size)
             result = replay(program.instructions, program.sizes, limit_bytes, self._config)
-            if result.fits and not result.released_cache:
-                # the limit was never met, so this is what happens without one
-                return self._unlimited.setdefault(batch_size, result)
-            self._limited[batch_size, limit_bytes] = result
-        return result
-
-    def _whole(self, batch_size: int) -> Replay:
-        program = self.program(batch_size)
-        result = self._unlimited[batch_size] = replay(program.instructions, program.sizes, None, self._config)
+            if limit_bytes is None or (whole is None and result.fits and not result.released_cache):
+                # a limit that was never met: this is what happens without one
+                known.whole = result
+            else:
+                known.limited[limit_bytes] = result
         return result
 
     def fits(self, batch_size: int, limit_bytes: int) -> bool:
         """Whether the step runs at a batch size under a limit."""
-        whole = self._unlimited.get(batch_size)
+        whole = self._known_at(batch_size).whole
         if whole is not None and limit_bytes < whole.peak_requested_bytes:
             return False
         return self.replay(batch_size, limit_bytes).fits
@@ -112,11 +113,12 @@ class MemoryModel:
         Where the step does not fit, this is the largest sum before memory ran out.
         """
         result = self.replay(batch_size, limit_bytes)
-        if result is not self.replay(batch_size):
-            return self._peak(batch_size, limit_bytes, result)
-        if batch_size not in self._peaks:
-            self._peaks[batch_size] = self._peak(batch_size, None, result)
-        return self._peaks[batch_size]
+        known = self._known_at(batch_size)
+        if result is known.whole:
+            limit_bytes = None
+        if limit_bytes not in known.peaks:
+            known.peaks[limit_bytes] = self._peak(batch_size, limit_bytes, result)
+        return known.peaks[limit_bytes]
 
     def _peak(self, batch_size: int, limit_bytes: int | None, result: Replay) -> Peak:
         held = dict.fromkeys(HELD, 0)
@@ -130,8 +132,10 @@ class MemoryModel:
         place = bisect_right(program.op_at, result.peak_at) - 1
         op = program.op_index[place] if place >= 0 else None
         return Peak(
-            op=op, op_name=trace.ops[op].name if op is not None else "",
-            phase=trace.ops[op].phase if op is not None else "", held_bytes=held,
+            op=op,
+            op_name=trace.ops[op].name if op is not None else "",
+            phase=trace.ops[op].phase if op is not None else "",
+            held_bytes=held,
         )
 
     # ---- the largest batch ----------------------------------------------------------------------------
@@ -184,9 +188,7 @@ class MemoryModel:
         return 1 << (largest.bit_length() - 1) if largest else 0
 
 
-def _blocks_at(
-    program: Program, place: int, limit_bytes: int | None, config: AllocatorConfig
-) -> list[tuple[int, int]]:
+def _blocks_at(program: Program, place: int, limit_bytes: int | None, config: AllocatorConfig) -> list[tuple[int, int]]:
     """Slot and bytes of every block that is held after an instruction."""
     allocator = CachingAllocator(limit_bytes, config)
     blocks = {}
@@ -198,13 +200,80 @@ def _blocks_at(
     return [(slot, block.size) for slot, block in blocks.items()]
 
 
-class _Skeleton:
-    """The part of a program that is the same at every batch size, cut where an operator may take temporaries."""
+class _Known:
+    """What replays of one program said, by limit."""
+
+    __slots__ = ("limited", "peaks", "temporaries", "whole")
+
+    def __init__(self, temporaries: _Temporaries) -> None:
+        self.temporaries = temporaries
+        self.whole: Replay | None = None  # without a limit
+        # By limit, exactly: more memory does not always help. With less, the allocator gives its cache back earlier, and
+        # what it then reserves may happen to fit better.
+        self.limited: dict[int, Replay] = {}
+        self.peaks: dict[int | None, Peak] = {}
+
+
+class _Shared:
+    """What models of the same traces share: programs, and answers where the temporaries are the same."""
 
     def __init__(self, source: Scaled | Single) -> None:
-        self.source = source
-        self._pieces: list[tuple[list[int], list[tuple[int, int]], int, list[int], int]] = []
-        # (instructions, [(place in them, operator)], operator with rules or -1, its own allocations, its group)
+        self._skeleton = _Skeleton(source)
+        self._programs: dict[tuple[int, _Temporaries], Program] = {}
+        self._known: dict[tuple[int, _Temporaries, AllocatorConfig], _Known] = {}
+
+    def known(
+        self, source: Scaled | Single, batch_size: int, capability: tuple[int, int], config: AllocatorConfig
+    ) -> _Known:
+        """What is known about a batch size on a capability, and on others that take the same temporaries."""
+        temporaries = self._skeleton.temporaries(source, batch_size, capability)
+        key = (batch_size, temporaries, config)
+        if key not in self._known:
+            self._known[key] = _Known(temporaries)
+        return self._known[key]
+
+    def program(self, source: Scaled | Single, batch_size: int, temporaries: _Temporaries) -> Program:
+        """The program at a batch size; the last few are kept."""
+        key = (batch_size, temporaries)
+        found = self._programs.get(key)
+        if found is None:
+            if len(self._programs) >= _KEPT_PROGRAMS:
+                del self._programs[next(iter(self._programs))]
+            found = self._programs[key] = self._skeleton.program(source.storage_bytes(batch_size), temporaries)
+        return found
+
+
+# Nothing in the values may hold on to the keys, or neither would ever go.
+_SHARED: WeakKeyDictionary[Scaled | Single, _Shared] = WeakKeyDictionary()
+
+
+def _shared(source: Scaled | Single) -> _Shared:
+    found = _SHARED.get(source)
+    if found is None:
+        found = _SHARED[source] = _Shared(source)
+    return found
+
+
+class _Layout(msgspec.Struct, frozen=True):
+    """The part of a program that does not depend on sizes."""
+
+    instructions: CheckedProgram
+    op_at: list[int]
+    op_index: list[int]
+    taken: list[tuple[int, int]]  # temporaries in the order of their slots: group and number in it
+
+
+class _Skeleton:
+    """The part of a program that is the same at every batch size, cut where an operator may take temporaries.
+
+    Operators that are the same at every batch size form a group, since they take the same temporaries.
+    """
+
+    def __init__(self, source: Scaled | Single) -> None:
+        self._pieces: list[tuple[list[int], list[tuple[int, int]], int, list[int]]] = []
+        # (instructions, [(place in them, operator)], group of the operator that follows or -1, its own allocations)
+        self._examples: list[int] = []  # of each group, one operator
+        self._layouts: dict[_Temporaries, _Layout] = {}
         groups: dict[tuple[object, ...], int] = {}
         instructions: list[int] = []
         marks: list[tuple[int, int]] = []
@@ -225,49 +294,58 @@ class _Skeleton:
                         own.append(events[place][1] + 1)
                         place += 1
                     group = groups.setdefault(source.signature(argument), len(groups))
-                    self._pieces.append((instructions, marks, argument, own, group))
+                    if group == len(self._examples):
+                        self._examples.append(argument)
+                    self._pieces.append((instructions, marks, group, own))
                     instructions, marks = [], []
-        self._pieces.append((instructions, marks, -1, [], -1))
+        self._pieces.append((instructions, marks, -1, []))
 
-    def program(self, batch_size: int, capability: tuple[int, int]) -> Program:
-        """Everything with its sizes at a batch size."""
-        sizes = self.source.storage_bytes(batch_size)
-        storages = len(sizes)
+    def temporaries(self, source: Scaled | Single, batch_size: int, capability: tuple[int, int]) -> _Temporaries:
+        """What the operators of each group take at a batch size on a card of a capability."""
+        return tuple(workspaces.temporaries(source.op(op, batch_size), capability) for op in self._examples)
+
+    def program(self, storage_bytes: list[int], temporaries: _Temporaries) -> Program:
+        """Everything with its sizes; `temporaries` by group."""
+        # batch sizes differ in sizes, seldom in what is allocated and freed
+        shape = tuple(tuple(msgspec.structs.replace(one, bytes=0) for one in group) for group in temporaries)
+        layout = self._layouts.get(shape)
+        if layout is None:
+            layout = self._layouts[shape] = self._layout(len(storage_bytes), temporaries)
+        sizes = [*storage_bytes, *[temporaries[group][number].bytes for group, number in layout.taken]]
+        return Program(layout.instructions, sizes, layout.op_at, layout.op_index, len(storage_bytes))
+
+    def _layout(self, storages: int, temporaries: _Temporaries) -> _Layout:
         out: list[int] = []
         op_at: list[int] = []
         op_index: list[int] = []
-        answers: dict[int, tuple[workspaces.Temporary, ...]] = {}
+        taken: list[tuple[int, int]] = []
         kept: set[str] = set()
-        for instructions, marks, op, own, group in self._pieces:
+        for instructions, marks, group, own in self._pieces:
             base = len(out)
             for at, index in marks:
                 op_at.append(base + at)
                 op_index.append(index)
             out += instructions
-            if op < 0:
-                continue
-            temporaries = answers.get(group)
-            if temporaries is None:
-                temporaries = answers[group] = workspaces.temporaries(self.source.op(op, batch_size), capability)
-            if not temporaries:
+            if group < 0 or not temporaries[group]:
                 out += own
                 continue
             freed = []
             last = len(own)
-            for number in range(last + 1):
-                for temporary in temporaries:
+            for place in range(last + 1):
+                for number, temporary in enumerate(temporaries[group]):
                     at = temporary.before_output
-                    if (at if 0 <= at < last else last) != number:
+                    if (at if 0 <= at < last else last) != place:
                         continue
                     if temporary.kept:
                         if temporary.key in kept:
                             continue
                         kept.add(temporary.key)
-                    sizes.append(temporary.bytes)
-                    out.append(len(sizes))
+                    taken.append((group, number))
+                    slot = storages + len(taken)
+                    out.append(slot)
                     if not temporary.kept:
-                        freed.append(-len(sizes))
-                if number < last:
-                    out.append(own[number])
+                        freed.append(-slot)
+                if place < last:
+                    out.append(own[place])
             out += freed
-        return Program(out, sizes, op_at, op_index, storages)
+        return _Layout(CheckedProgram(out), op_at, op_index, taken)

@@ -36,7 +36,7 @@ _UNITS = {
     "tb": 1000**4,
 }
 # What GPUs with CUDA have been sold with, in the makers' GB
-_SOLD_GB = (*range(1, 13), 16, 18, 20, 22, 24, 28, 32, 40, 48, 64, 72, 80, 94, 96, 141, 180, 186, 270, 279)
+_SOLD_GB = (*range(1, 13), 16, 18, 20, 24, 28, 32, 40, 48, 64, 72, 80, 94, 96, 141, 180, 186, 270, 279)
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?|\.[0-9]+)\s*([a-z]*)", re.IGNORECASE)
 _SMALLEST_LIMIT_BYTES = 2 * _MIB  # one segment of PyTorch's caching allocator: nothing fits below it
 _LARGEST_LIMIT_BYTES = 1 << 50
@@ -155,9 +155,7 @@ def parse_batch_size(words: str) -> int:
     """The batch size that a person typed; raises InputError unless it is a whole number of at least 1."""
     word = words.strip()
     if not re.fullmatch(r"[0-9]+", word) or not 1 <= int(word[:20]) <= _LARGEST_BATCH:
-        raise InputError(
-            f"batch size {_quoted(words)} is not a whole number of at least 1; write for example 32"
-        )
+        raise InputError(f"batch size {_quoted(words)} is not a whole number of at least 1; write for example 32")
     return int(word)
 
 

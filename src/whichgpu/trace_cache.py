@@ -69,17 +69,15 @@ class Origin(msgspec.Struct, frozen=True):
 
     def holds(self) -> bool:
         """Whether every source file and distribution is still the same."""
-        return all(
-            _installed_version(name) == version for name, version in self.distributions.items()
-        ) and all(_file_hash(path) == digest for path, digest in self.sources.items())
+        return all(_installed_version(name) == version for name, version in self.distributions.items()) and all(
+            _file_hash(path) == digest for path, digest in self.sources.items()
+        )
 
 
 class TraceCache:
     """Traces kept on disk; damaged entries are ignored, told to `on_note` and rebuilt by the next write."""
 
-    def __init__(
-        self, directory: Path, on_note: Callable[[str], None], limit_bytes: int = CACHE_LIMIT_BYTES
-    ) -> None:
+    def __init__(self, directory: Path, on_note: Callable[[str], None], limit_bytes: int = CACHE_LIMIT_BYTES) -> None:
         self._directory = directory
         self._on_note = on_note
         self._limit_bytes = limit_bytes
@@ -95,9 +93,7 @@ class TraceCache:
             trace = traces.load(kept)
         except (OSError, msgspec.MsgspecError, TraceError) as error:
             # another process may have removed or replaced the files meanwhile: that is no damage
-            if not isinstance(error, FileNotFoundError) and not isinstance(
-                error.__cause__, FileNotFoundError
-            ):
+            if not isinstance(error, FileNotFoundError) and not isinstance(error.__cause__, FileNotFoundError):
                 self._on_note("a damaged entry of the trace cache was ignored and rebuilt")
             return None
         with contextlib.suppress(OSError):
@@ -160,9 +156,7 @@ def _code_hash() -> str:
     """A hash of the code that decides what a trace says: a changed tracer starts a new cache."""
     package = Path(__file__).parent
     digest = hashlib.sha256()
-    for path in sorted(
-        (*package.glob("capture/**/*.py"), *package.glob("zoo/**/*.py"), package / "trace.py")
-    ):
+    for path in sorted((*package.glob("capture/**/*.py"), *package.glob("zoo/**/*.py"), package / "trace.py")):
         digest.update(path.relative_to(package).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
     digest.update((package / "workload.py").read_bytes())
     return digest.hexdigest()

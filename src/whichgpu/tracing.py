@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Literal, Self
@@ -120,7 +120,7 @@ class Tracer:
             "ahead": list(ahead),
             "out": str(path),
         }
-        answer = self._ask(worker, request, f"batch size {batch_size}")
+        answer = self._ask(worker, request, f"tracing batch size {batch_size}")
         assert self._origin is not None
         self._origin = self._origin.extended(answer.sources, answer.distributions)
         try:
@@ -138,12 +138,14 @@ class Tracer:
     def _running(self) -> _Worker:
         if self._worker is None:
             self._worker = _Worker(self._command, self._timeout_s, self._on_progress)
+            self._on_progress(f"loading {self._ref.text}")
             request = {
                 "workload": msgspec.to_builtins(self._ref),
                 "kind": self._kind,
+                "directory": str(self._worker.directory),
             }
             try:
-                answer = self._ask(self._worker, request, "the workload")
+                answer = self._ask(self._worker, request, f"loading {self._ref.text}")
             except errors.WhichGpuError:
                 self.close()
                 raise
@@ -194,7 +196,10 @@ class _Worker:
 
     def __init__(self, command: Sequence[str], timeout_s: float, on_progress: Callable[[str], None]) -> None:
         self.started = time.time()
-        self.directory = Path(tempfile.mkdtemp(prefix="whichgpu-"))
+        try:
+            self.directory = Path(tempfile.mkdtemp(prefix="whichgpu-"))
+        except OSError as error:
+            raise CaptureError(f"no folder for temporary files ({error}); set TMPDIR to one") from error
         self._timeout_s = timeout_s
         self._on_progress = on_progress
         self._buffer = b""
@@ -237,15 +242,13 @@ class _Worker:
     def close(self, patience_s: float = _PATIENCE_S) -> None:
         """End the worker, whatever it started, and its files; it may first leave by itself."""
         process, self._process = self._process, None
-        try:
+        with _uninterrupted():
             if process is not None:
-                with contextlib.suppress(BrokenPipeError):
+                with contextlib.suppress(OSError):  # it may be gone already
                     _pipe(process).close()
                 if not _left_within(process.pid, patience_s):
                     _signal_group(process.pid, signal.SIGTERM)
                     _left_within(process.pid, _PATIENCE_S)
-        finally:
-            if process is not None:
                 # the worker is not reaped yet, so the number still is its own: this reaches its children too
                 _signal_group(process.pid, signal.SIGKILL)
                 process.wait()
@@ -271,9 +274,7 @@ class _Worker:
             while b"\n" not in self._buffer:
                 wait_s = deadline - time.monotonic()
                 if wait_s <= 0:
-                    raise CaptureError(
-                        self._told(f"did not finish {what} within {self._timeout_s:g} s and was ended")
-                    )
+                    raise CaptureError(self._told(f"did not finish {what} within {self._timeout_s:g} s and was ended"))
                 if selector.select(0 if left else min(wait_s, _POLL_S)):
                     chunk = os.read(self._answers, 1 << 16)
                     self._buffer += chunk
@@ -288,7 +289,7 @@ class _Worker:
         return line
 
     def _end(self, what: str) -> str:
-        during = f"{'in the middle of an answer about' if self._buffer else 'while tracing'} {what}"
+        during = f"{'in the middle of an answer about' if self._buffer else 'while'} {what}"
         if not _left_within(self._pid, _PATIENCE_S):
             return f"closed its answers {during}"
         status = os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOWAIT)
@@ -312,6 +313,16 @@ class _Worker:
 def _pipe(process: subprocess.Popen[bytes]) -> IO[bytes]:
     assert process.stdin is not None
     return process.stdin
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Hold Ctrl-C back for a moment: a second one must not leave processes and files behind."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _left_within(pid: int, patience_s: float) -> bool:

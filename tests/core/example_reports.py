@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from whichgpu.advice import Breakdown, FitReport, FitRow, Price, RankReport, RankRow, Tier, TraceInfo
+from whichgpu.advice import Breakdown, FitReport, FitRow, RankReport, RankRow, Tier, TraceInfo
+from whichgpu.catalogue import Price
 
 MIB = 1 << 20
 TRACE = TraceInfo(kind="fake", affine=True, seconds=4.23, torch_version="2.14.1")

@@ -486,9 +486,7 @@ def test_expandable_segments_join_what_surrounds_a_filled_gap() -> None:
 
     got = allocator.malloc(25 * MIB)
 
-    assert [[(10 * MIB, 10 * MIB), (25 * MIB, 25 * MIB), (10 * MIB, 0), (15 * MIB, 15 * MIB)]] == layout(
-        allocator
-    )
+    assert [[(10 * MIB, 10 * MIB), (25 * MIB, 25 * MIB), (10 * MIB, 0), (15 * MIB, 15 * MIB)]] == layout(allocator)
     assert blocks[0].address + 10 * MIB == got.address
 
 
@@ -615,9 +613,7 @@ def test_limit_that_is_never_reached_changes_nothing(
 @pytest.mark.parametrize("config", [CONFIGS[0], CONFIGS[1], EXPANDABLE_CARD], ids=str)
 @settings(max_examples=60, deadline=None)
 @given(case=programs(), data=st.data())
-def test_limit_below_what_is_alive_fails(
-    config: AllocatorConfig, case: tuple[list[int], list[int]], data: Any
-) -> None:
+def test_limit_below_what_is_alive_fails(config: AllocatorConfig, case: tuple[list[int], list[int]], data: Any) -> None:
     """A limit below the bytes requested at once cannot be kept, and the failure names its allocation."""
     program, sizes = case
     unlimited = replay(program, sizes, None, config)
@@ -730,9 +726,7 @@ def test_live_slots_outside_the_program_are_refused(index: int) -> None:
 
 def test_there_are_recorded_traces() -> None:
     """The model is held against real cards; without recordings this suite must not pass."""
-    assert len(RECORDED) >= 2, (
-        "record some with tools/record_allocator.py --out tests/data/allocator on a GPU"
-    )
+    assert len(RECORDED) >= 2, "record some with tools/record_allocator.py --out tests/data/allocator on a GPU"
 
 
 @pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.name.removesuffix(".json.gz"))

@@ -21,6 +21,7 @@ TODAY = date(2026, 12, 1)
 
 
 def make_gpu(name: str = "Test 1", **changes: object) -> Gpu:
+    """A card with every field filled in."""
     fields: dict[str, object] = {
         "name": name,
         "id": name.lower().replace(" ", "-"),
@@ -41,6 +42,7 @@ def make_gpu(name: str = "Test 1", **changes: object) -> Gpu:
 
 
 def make_offer(usd: str, **changes: object) -> Offer:
+    """An offer for that card."""
     fields: dict[str, object] = {
         "gpus": ("test-1",),
         "kind": "cloud-on-demand",
@@ -227,9 +229,7 @@ def test_offers_after_the_asked_day_do_not_count() -> None:
 @given(st.lists(st.integers(min_value=1, max_value=10**6), min_size=1, max_size=9))
 def test_a_median_lies_between_lowest_and_highest(cents: list[int]) -> None:
     """Whatever the offers, the price is within their range and counts them all."""
-    offers = [
-        make_offer(str(Decimal(c) / 100), kind="buy-new", provider=f"p{i % 3}") for i, c in enumerate(cents)
-    ]
+    offers = [make_offer(str(Decimal(c) / 100), kind="buy-new", provider=f"p{i % 3}") for i, c in enumerate(cents)]
     price = Catalogue([make_gpu()], offers).price(make_gpu(), "buy", as_of=TODAY)
     assert price is not None
     assert len(cents) == price.offers

@@ -121,9 +121,7 @@ def test_rates_of_one_card_keep_their_proportions(gpu: Gpu) -> None:
         assert rate is None or rate == pytest.approx(gpu.fp16_tflops * expected, rel=0.02)
     accumulate = gpu.fp16_fp16_accumulate_tflops
     assert accumulate is not None
-    assert accumulate / gpu.fp16_tflops == pytest.approx(
-        1 if accumulate < 1.5 * gpu.fp16_tflops else 2, rel=0.01
-    )
+    assert accumulate / gpu.fp16_tflops == pytest.approx(1 if accumulate < 1.5 * gpu.fp16_tflops else 2, rel=0.01)
 
 
 def test_most_cards_were_checked_against_a_second_table() -> None:
@@ -197,9 +195,7 @@ def test_the_cards_of_2020_have_a_price(name: str) -> None:
     assert price.oldest >= "2020-02"
 
 
-@pytest.mark.parametrize(
-    "name", ["RTX 4090", "A100 80GB", "H100 PCIe", "H100 SXM", "H200", "B200", "L4", "T4"]
-)
+@pytest.mark.parametrize("name", ["RTX 4090", "A100 80GB", "H100 PCIe", "H100 SXM", "H200", "B200", "L4", "T4"])
 def test_common_cards_can_be_rented(name: str) -> None:
     """The usual cloud cards have a rental price from more than one provider."""
     price = CATALOGUE.price(CATALOGUE.find(name), "rent", as_of=date(2026, 12, 1))

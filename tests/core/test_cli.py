@@ -132,9 +132,7 @@ def test_the_version_is_printed(capsys: pytest.CaptureFixture[str], api: FakeApi
 
 def test_fit_passes_everything_on(api: FakeApi) -> None:
     """Each option of fit reaches the call in its unit."""
-    arguments = (
-        "resnet50 --batch-size 64 --gpu 4090 --gpu h100 --memory-limit 8GiB --optimizer sgd --no-cache"
-    )
+    arguments = "resnet50 --batch-size 64 --gpu 4090 --gpu h100 --memory-limit 8GiB --optimizer sgd --no-cache"
     assert 0 == run("fit", *arguments.split())
     assert [
         (
@@ -180,9 +178,7 @@ def test_named_cards_are_shown_closely(api: FakeApi, capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize(("command", "key"), [("fit", "workload"), ("rank", "workloads")])
-def test_json_stands_alone_on_stdout(
-    api: FakeApi, capsys: pytest.CaptureFixture[str], command: str, key: str
-) -> None:
+def test_json_stands_alone_on_stdout(api: FakeApi, capsys: pytest.CaptureFixture[str], command: str, key: str) -> None:
     """With --json, standard output is one JSON document and standard error is empty."""
     assert 0 == run(command, "resnet50", "--json")
     out, err = capsys.readouterr()

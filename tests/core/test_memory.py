@@ -73,9 +73,7 @@ def test_more_memory_does_not_always_help() -> None:
     for order in ((46, 48), (48, 46)):
         model = model_of(LESS_IS_MORE)
 
-        assert {46: True, 48: False} == {
-            mib: model.fits(4, mib * MIB) for mib in sorted(order, key=order.index)
-        } | {}
+        assert {46: True, 48: False} == {mib: model.fits(4, mib * MIB) for mib in sorted(order, key=order.index)} | {}
 
 
 @settings(max_examples=60, deadline=None)
@@ -110,9 +108,7 @@ def test_the_largest_batch_fits_and_the_next_does_not(calls: list[Call], limit_b
     calls=programs(largest_base=24 * MIB, largest_slope=6 * MIB),
     asked=st.lists(limits, min_size=1, max_size=6),
 )
-def test_the_largest_batch_is_the_largest_where_all_smaller_ones_fit(
-    calls: list[Call], asked: list[int]
-) -> None:
+def test_the_largest_batch_is_the_largest_where_all_smaller_ones_fit(calls: list[Call], asked: list[int]) -> None:
     """Where every smaller batch fits and no larger one, counting from 1 finds the same."""
     model = model_of(calls)
     for limit_bytes in asked:
@@ -169,9 +165,7 @@ def test_powers_of_two_are_the_largest_up_to_a_batch() -> None:
     """1 for 1, 64 for 64 and 127, 0 for 0."""
     model = model_of(TRAINING)
 
-    assert [0, 1, 2, 2, 4, 64, 64, 128] == [
-        model.largest_power_of_two(n) for n in (0, 1, 2, 3, 4, 64, 127, 128)
-    ]
+    assert [0, 1, 2, 2, 4, 64, 64, 128] == [model.largest_power_of_two(n) for n in (0, 1, 2, 3, 4, 64, 127, 128)]
 
 
 def long_program() -> list[Call]:

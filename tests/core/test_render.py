@@ -10,11 +10,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from example_reports import CARDS, P100_NOTE, fit_report, rank_report
+from example_reports import CARDS, P100_NOTE, fit_report, fit_row, rank_report
+from example_reports import price as example_price
 from rich.console import Console
 
 from whichgpu import catalogue, render
-from whichgpu.advice import FitReport
+from whichgpu.advice import FitReport, RankReport
 
 GOLDEN = Path(__file__).parents[1] / "data" / "golden"
 
@@ -38,9 +39,14 @@ def fit_text(report: FitReport, detailed: bool = False, width: int = 80) -> str:
     return printed(lambda console: render.print_fit(report, console, detailed=detailed), width)
 
 
-def rank_text(cards: int = len(CARDS), width: int = 80) -> str:
+def ranking_text(report: RankReport, width: int = 80) -> str:
     """A ranking as printed."""
-    return printed(lambda console: render.print_rank(rank_report(cards), console), width)
+    return printed(lambda console: render.print_rank(report, console), width)
+
+
+def rank_text(cards: int = len(CARDS), width: int = 80) -> str:
+    """A ranking of so many made-up cards as printed."""
+    return ranking_text(rank_report(cards), width)
 
 
 @pytest.mark.parametrize(
@@ -76,11 +82,80 @@ def test_no_line_is_wider_than_the_terminal_or_ends_in_blanks(width: int) -> Non
 
 
 @pytest.mark.parametrize("width", [60, 80, 132])
-def test_every_card_and_batch_is_shown_whole(width: int) -> None:
-    """Nothing is cut off with an ellipsis in a table of many cards, and each card stands in both tables."""
+def test_every_card_batch_and_price_is_shown_whole(width: int) -> None:
+    """Nothing is cut off, and each card stands in the list of a column and once more with its prices."""
+    report = rank_report(60)
     output = rank_text(60, width)
     assert "…" not in output
-    assert 60 == len([line for line in output.splitlines() if line.endswith("2026-05") or "  -" in line])
+    words = " ".join(output.split())
+    for row in report.gpus:
+        assert row.gpu in words
+        if width >= 80:
+            assert (2 if row.supported else 1) <= words.count(row.gpu)
+    priced = [row for row in report.gpus for price in (row.buy, row.rent) if price is not None]
+    assert len(priced) <= words.count("2026-05")
+
+
+def test_no_card_is_broken_between_lines() -> None:
+    """In lists of cards a name stays in one piece, so that it can be searched for."""
+    for output in (rank_text(60), fit_text(fit_report())):
+        lines = [line for line in output.splitlines() if ", " in line]
+        assert lines
+        assert [] == [line for line in lines if line.endswith((" RTX", " Quadro", " Tesla"))]
+
+
+def test_cards_with_the_same_batches_share_a_column() -> None:
+    """The table has one column for all cards with the same batches, numbered, the smallest memory first."""
+    lines = rank_text().splitlines()
+    numbers = next(line for line in lines if line.startswith("Column ")).split()[1:]
+    sizes = next(line for line in lines if line.startswith("Sold as")).replace(" GB", "GB").split()[2:]
+    batches = next(line for line in lines if line.startswith("resnet50  ")).split()[1:]
+    assert ["1", "2", "3", "4", "5", "6", "7"] == numbers
+    assert ["6GB", "8GB", "12GB", "24GB", "48GB", "80GB", "141GB"] == sizes
+    assert ["32", "32", "64", "128", "256", "512", "1,024"] == batches
+    assert any("RTX 3090, RTX 4090" in line for line in lines)
+
+
+def test_prices_show_their_condition_and_date() -> None:
+    """A price at launch or one that is old is marked as such, also beside others."""
+    launch = msgspec.structs.replace(example_price(280, "once"), condition="launch", newest="2021-02")
+    dated = msgspec.structs.replace(example_price(1.5, "hour"), condition="on-demand, dated", newest="2024-03")
+    rows = (msgspec.structs.replace(rank_report().gpus[0], buy=launch, rent=dated),)
+    output = ranking_text(msgspec.structs.replace(rank_report(), gpus=rows))
+    line = next(line for line in output.splitlines() if line.startswith("RTX 3060 "))
+    assert ["280", "launch", "2021-02", "1.50", "dated", "2024-03"] == line.split()[-6:]
+
+
+def test_the_first_choice_has_a_price_of_today() -> None:
+    """A card whose price is that at launch or old is not the first choice where another has a newer one."""
+    report = rank_report()
+    old = [msgspec.structs.replace(example_price(99, "once"), condition=c) for c in ("launch", "new, dated")]
+    rows = list(report.gpus)
+    for number, price in enumerate(old):
+        rows[number] = msgspec.structs.replace(rows[number], buy=price)
+    output = ranking_text(msgspec.structs.replace(report, gpus=tuple(rows)), 200)
+    assert "First choice that trains all: RTX 4090, 1,899 USD used (median of 14, 2025-11 to 2026-05)" in output
+    only_old = ranking_text(msgspec.structs.replace(report, gpus=tuple(rows[:2])))
+    assert "First choice that trains all: RTX 3060, 99 USD launch" in only_old
+
+
+def test_the_cheapest_to_rent_is_named_where_it_is_another() -> None:
+    """Whoever rents is told a card too, unless it is the one to buy."""
+    report = rank_report()
+    assert "Cheapest to rent: RTX 2070, 0.05 USD/h" in ranking_text(report)
+    first = ranking_text(msgspec.structs.replace(report, gpus=report.gpus[:2]))
+    assert "Cheapest to rent" not in first
+    assert "or 0.07 USD/h on-demand" in " ".join(first.split())
+
+
+def test_cards_without_prices_are_listed() -> None:
+    """A card that nobody offers is still one that trains all."""
+    rows = [msgspec.structs.replace(row, buy=None, rent=None) for row in rank_report().gpus[:3]]
+    report = msgspec.structs.replace(rank_report(), gpus=(*rows[:1], *rank_report().gpus[1:]))
+    assert "Trains all, no price known: RTX 3060 (column 3)" in ranking_text(report)
+    none = ranking_text(msgspec.structs.replace(report, gpus=tuple(rows)))
+    assert none.endswith("First choice that trains all: RTX 3060, no price known\n")
+    assert "Buy" not in none
 
 
 def test_every_answer_says_its_basis() -> None:
@@ -89,22 +164,54 @@ def test_every_answer_says_its_basis() -> None:
         assert "predicted (no GPU was used)" in output.splitlines()[0]
 
 
-def test_unsupported_cards_are_marked_with_the_reason() -> None:
-    """A card that the installed torch cannot use carries a mark, and its reason stands below once."""
-    for output in (fit_text(fit_report()), rank_text()):
+def test_unsupported_cards_stand_by_themselves_with_the_reason() -> None:
+    """Cards that the installed torch cannot use come after all others, with the reason once and their batches."""
+    for output, first, last in (
+        (fit_text(fit_report()), "Tesla P100 PCIe 16GB 137, GTX 970 *", "GTX 970 *"),
+        (rank_text(), "Tesla P100 PCIe 16GB 128/4, 95 USD used 2026-05", "GTX 970 */*, 60 USD used 2026-05"),
+    ):
         words = " ".join(output.split())
-        assert "GTX 970†" in words
-        assert 1 == words.count(P100_NOTE)
-        assert "† not supported, for the reason given below" in words
-        assert "RTX 4090†" not in words
+        head, mark, rest = words.partition("Not supported (")
+        assert mark
+        assert 1 == words.count(P100_NOTE) == rest.count(P100_NOTE)
+        assert first in rest
+        assert last in rest
+        assert "GTX 970" not in head
+        assert "P100" not in head
+
+
+def test_an_unsupported_card_that_was_named_says_so_first() -> None:
+    """The verdict on a card that cannot run the step is not that its batch fits."""
+    output = " ".join(fit_text(fit_report(batch_size=1, named=("Tesla P100 PCIe 16GB",)), True).split())
+    assert "Tesla P100 PCIe 16GB (16.0 GiB): not supported; by memory alone batch size 1 fits" in output
+    assert f"not supported {P100_NOTE}" in output
+
+
+def test_what_does_not_fit_says_what_it_would_take() -> None:
+    """A card that is too small shows how much the step would allocate, and what for."""
+    row = fit_row("RTX 2060", 6 << 30, 43, 43)
+    missed = msgspec.structs.replace(row, fits=False, peak_reserved_bytes=None, peak_allocated_bytes=None)
+    output = fit_text(msgspec.structs.replace(fit_report(), gpus=(missed,)), True)
+    assert "would allocate  3.1 GiB in backward, at aten.convolution_backward.default" in output
+    assert "would be held at the peak" in output
+    assert "peak reserved" not in output
+
+
+def test_how_it_was_traced_is_said() -> None:
+    """Real tensors and the cache are named beside the result."""
+    report = fit_report()
+    for kind, cached, words in (
+        ("fake", True, "Traced with fake tensors earlier and cached (torch 2.14.1)."),
+        ("real-cpu", False, "Traced with real tensors on the CPU in 4.2 s (torch 2.14.1)."),
+    ):
+        trace = msgspec.structs.replace(report.trace, kind=kind, cached=cached)
+        assert words in fit_text(msgspec.structs.replace(report, trace=trace))
 
 
 def test_the_smallest_card_that_fits_comes_first() -> None:
     """Cards that fit stand before those that do not, the smallest of them first."""
     output = fit_text(fit_report())
-    places = [
-        output.index(name) for name in ("RTX 3060", "RTX 3090, RTX 4090", "H200", "RTX 2070", "GTX 970")
-    ]
+    places = [output.index(name) for name in ("RTX 3060", "RTX 3090, RTX 4090", "H200", "RTX 2070", "RTX 2060")]
     assert sorted(places) == places
 
 
@@ -121,7 +228,7 @@ def test_no_supported_card_trains_all() -> None:
     """The last line never recommends a card that does not train all."""
     report = rank_report()
     rows = tuple(row for row in report.gpus if row.tier != "all")
-    output = printed(lambda c: render.print_rank(msgspec.structs.replace(report, gpus=rows), c))
+    output = ranking_text(msgspec.structs.replace(report, gpus=rows))
     assert output.endswith("No supported card trains all of them.\n")
 
 

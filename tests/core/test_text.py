@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whichgpu import text
+from whichgpu import catalogue, text
 from whichgpu.errors import InputError
 
 GIB = 1 << 30
@@ -41,11 +41,42 @@ def test_no_size_is_shown_as_1024_of_the_unit_below(count: int) -> None:
 
 @pytest.mark.parametrize(
     ("expected", "count"),
-    [("24 GiB", 24564 << 20), ("24 GiB", 24 * GIB), ("140 GiB", 143771 << 20), ("512 MiB", 512 << 20)],
+    [
+        ("24 GB", 24564 << 20),
+        ("24 GB", 24 * GIB),
+        ("8 GB", 7 * GIB + GIB // 2),
+        ("141 GB", 143771 << 20),
+        ("1 GB", 512 << 20),
+        ("52 GB", 52 * GIB),
+        ("500 GB", 500 * GIB),
+    ],
 )
-def test_memory_class_is_in_whole_gib(expected: str, count: int) -> None:
-    """Cards whose drivers report slightly different memory fall into the same class."""
+def test_memory_class_is_the_size_on_the_box(expected: str, count: int) -> None:
+    """Cards whose drivers report slightly different memory fall into the class that they are sold under."""
     assert expected == text.format_memory_class(count)
+
+
+def test_every_card_of_the_catalogue_is_shown_as_sold() -> None:
+    """What the driver shows of a card is enough to name the size that it is sold under."""
+    for card in catalogue.load().gpus:
+        if card.cuda:
+            shown = text.format_memory_class(card.memory_bytes)
+            assert (card.name, f"{card.memory_gib:g} GB") == (card.name, shown)
+
+
+@given(st.integers(min_value=1 << 20, max_value=1 << 40), st.integers(min_value=0, max_value=1 << 34))
+def test_memory_classes_keep_the_order(count: int, more: int) -> None:
+    """A card with more memory is never shown as a smaller one."""
+    assert text.memory_class_gb(count) <= text.memory_class_gb(count + more)
+
+
+@pytest.mark.parametrize(
+    ("expected", "counts"),
+    [("24 GB", [24 * GIB]), ("24 GB", [24 * GIB, 24564 << 20]), ("10-12 GB", [12 * GIB, 10 * GIB, 11 * GIB])],
+)
+def test_memory_classes_of_several_cards(expected: str, counts: list[int]) -> None:
+    """One size where all have the same, else the smallest and the largest."""
+    assert expected == text.format_memory_classes(counts)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -35,9 +36,7 @@ class Scene:
         self.source.write_text("width = 8\n")
         os.utime(self.source, (1, 1))
 
-    def tracer(
-        self, behaviour: str = "good", cached: bool = True, scheme: str = "file", **options: Any
-    ) -> Tracer:
+    def tracer(self, behaviour: str = "good", cached: bool = True, scheme: str = "file", **options: Any) -> Tracer:
         """A tracer with the fake worker."""
         ref = WorkloadRef(text=behaviour, scheme=scheme, target=str(self.source))
         cache = self.cache if cached else None
@@ -82,7 +81,7 @@ def test_one_worker_answers_for_all_batch_sizes(scene: Scene) -> None:
         assert [4, 8] == [tracer.trace_at(4, "9.0").batch_size, tracer.trace_at(8, "9.0").batch_size]
         assert tracer.seconds > 0
         assert not tracer.cached
-    assert ["tracing batch 4: step 1 of 3", "tracing batch 8: step 1 of 3"] == lines
+    assert ["loading good", "tracing batch 4: step 1 of 3", "tracing batch 8: step 1 of 3"] == lines
     assert 1 == len(scene.pids())
     assert scene.alive() == []
     assert list(scene.scratch.iterdir()) == []
@@ -101,7 +100,8 @@ def test_the_worker_hears_what_comes_next(scene: Scene) -> None:
         tracer.trace_at(4, "9.0", ahead=(8, 67))
         tracer.trace_at(8, "8.6")
     one, two = scene.requests()
-    assert {"workload", "kind"} == set(one["first"])
+    assert {"workload", "kind", "directory"} == set(one["first"])
+    assert one["first"]["directory"] == str(Path(one["out"]).parent)
     assert ("real-cpu", "tells requests") == (one["first"]["kind"], one["first"]["workload"]["text"])
     assert (4, "9.0", [8, 67]) == (one["batch_size"], one["capability"], one["ahead"])
     assert (8, "8.6", []) == (two["batch_size"], two["capability"], two["ahead"])
@@ -212,9 +212,7 @@ def test_another_whichgpu_or_library_traces_again(
         assert not tracer.cached
 
 
-@pytest.mark.parametrize(
-    ("expected", "scheme"), [(False, "file"), (False, "module"), (True, "zoo"), (True, "timm")]
-)
+@pytest.mark.parametrize(("expected", "scheme"), [(False, "file"), (False, "module"), (True, "zoo"), (True, "timm")])
 def test_a_users_code_belongs_to_its_directory(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, expected: bool, scheme: str
 ) -> None:
@@ -245,9 +243,7 @@ def _replace(path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", [".json", ".trace"])
 @pytest.mark.parametrize("damage", [_truncate, _replace])
-def test_damage_is_ignored_rebuilt_and_said_once(
-    scene: Scene, suffix: str, damage: Callable[[Path], None]
-) -> None:
+def test_damage_is_ignored_rebuilt_and_said_once(scene: Scene, suffix: str, damage: Callable[[Path], None]) -> None:
     """Damaged files of the cache never stop a run; the user hears of them once, and they are made anew."""
     for batch_size in (4, 8):
         with scene.tracer() as tracer:
@@ -297,6 +293,20 @@ def test_a_cache_that_cannot_be_written_is_said(scene: Scene) -> None:
         assert any("cannot be written" in note for note in tracer.notes)
 
 
+def test_a_full_disk_costs_the_cache_only(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing can be written any more the answer is given all the same, and no part of a file stays."""
+
+    def full(path: Path, data: bytes) -> int:
+        path.touch()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with scene.tracer() as tracer:
+        assert 4 == tracer.trace_at(4, "9.0").batch_size
+        assert [f"the trace cache {scene.cache} cannot be written (No space left on device)"] == tracer.notes
+    assert [] == list(scene.cache.iterdir())
+
+
 def test_the_least_recently_used_goes_first(scene: Scene) -> None:
     """Beyond the size limit the traces that were not used for the longest time are removed."""
     traced = scene.scratch / "trace"
@@ -314,14 +324,14 @@ def test_the_least_recently_used_goes_first(scene: Scene) -> None:
     ("behaviour", "expected"),
     [
         ("exits", "stopped with exit code 3 while tracing batch size 4"),
-        ("partial line", "stopped with exit code 0 in the middle of an answer about batch size 4"),
+        ("partial line", "stopped with exit code 0 in the middle of an answer about tracing batch size 4"),
         ("crashes", "was killed by SIGSEGV while tracing batch size 4"),
         ("out of memory", "was killed by SIGKILL, most likely because memory ran out, while tracing"),
-        ("nonsense", "answered nonsense about batch size 4"),
+        ("nonsense", "answered nonsense about tracing batch size 4"),
         ("closes", "closed its answers while tracing batch size 4"),
-        ("hangs", "did not finish batch size 4 within 1 s and was ended"),
-        ("hangs with a child", "did not finish batch size 4 within 1 s and was ended"),
-        ("will not leave", "did not finish batch size 4 within 1 s and was ended"),
+        ("hangs", "did not finish tracing batch size 4 within 1 s and was ended"),
+        ("hangs with a child", "did not finish tracing batch size 4 within 1 s and was ended"),
+        ("will not leave", "did not finish tracing batch size 4 within 1 s and was ended"),
     ],
 )
 def test_a_worker_that_fails_is_told_in_one_line(scene: Scene, behaviour: str, expected: str) -> None:
@@ -391,6 +401,14 @@ def test_a_worker_that_cannot_be_started_is_an_error(scene: Scene) -> None:
     assert list(scene.scratch.iterdir()) == []
 
 
+def test_a_machine_without_room_for_temporary_files_is_an_error(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No folder to work in: one line, no process."""
+    monkeypatch.setattr("tempfile.tempdir", str(scene.scratch / "missing"))
+    with scene.tracer() as tracer, pytest.raises(CaptureError, match="set TMPDIR"):
+        tracer.trace_at(4, "9.0")
+    assert [] == scene.pids()
+
+
 PARENT = """
 import sys
 sys.path.insert(0, {here!r})
@@ -418,14 +436,17 @@ def _parent(scene: Scene, behaviour: str, batch_sizes: tuple[int, ...]) -> subpr
     )
 
 
+@pytest.mark.parametrize("times", [1, 3])
 @pytest.mark.parametrize("behaviour", ["hangs with a child", "will not leave"])
-def test_ctrl_c_leaves_nothing_behind(scene: Scene, behaviour: str) -> None:
-    """Ctrl-C in the middle of a trace ends the worker and its children, and leaves no file."""
+def test_ctrl_c_leaves_nothing_behind(scene: Scene, behaviour: str, times: int) -> None:
+    """Ctrl-C, also pressed again and again, ends the worker and its children, and leaves no file."""
     expected = 2 if behaviour == "hangs with a child" else 1
     with _parent(scene, behaviour, (4,)) as parent:
         _wait_until(lambda: len(scene.pids()) == expected)
         time.sleep(0.2)
-        parent.send_signal(signal.SIGINT)
+        for _ in range(times):
+            parent.send_signal(signal.SIGINT)
+            time.sleep(0.1)
         _, stderr = parent.communicate(timeout=30)
     assert b"KeyboardInterrupt" in stderr
     _wait_until(lambda: scene.alive() == [])

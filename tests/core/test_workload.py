@@ -178,9 +178,7 @@ def test_a_failing_import_of_a_sibling_points_to_the_sibling(tmp_path: Path) -> 
     """When a module that the file imports fails, that module's line is named."""
     write("sibling_that_fails.py", "\n1 / 0\n")
     write("train.py", "import sibling_that_fails\n" + GOOD)
-    assert f"ZeroDivisionError: division by zero ({tmp_path / 'sibling_that_fails.py'}:2)" in message(
-        "train.py"
-    )
+    assert f"ZeroDivisionError: division by zero ({tmp_path / 'sibling_that_fails.py'}:2)" in message("train.py")
 
 
 @pytest.mark.parametrize(
@@ -191,9 +189,7 @@ def test_a_failing_import_of_a_sibling_points_to_the_sibling(tmp_path: Path) -> 
         ("torch", "pip install torch"),
     ],
 )
-def test_a_missing_library_names_what_to_install(
-    package: str, command: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_library_names_what_to_install(package: str, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A known library that is not installed is an error of its own that names the extra."""
     monkeypatch.setitem(sys.modules, package, None)
     write("train.py", f"import {package}\n" + GOOD)
@@ -293,9 +289,7 @@ def test_the_decorator_sets_unit_and_name() -> None:
 
 def test_with_options_overrides_and_refuses() -> None:
     """Further options override earlier ones; a step of the user's own takes none."""
-    ref = with_options(
-        parse("timm:resnet50?size=96&precision=fp16"), {"precision": "bf16", "optimizer": "adam"}
-    )
+    ref = with_options(parse("timm:resnet50?size=96&precision=fp16"), {"precision": "bf16", "optimizer": "adam"})
     assert "timm:resnet50?optimizer=adam&precision=bf16&size=96" == ref.text
     write("train.py")
     own = parse("train.py")
@@ -325,9 +319,7 @@ def test_sources_are_the_users_files_and_no_others(tmp_path: Path) -> None:
     write("helper.py", "import hypothesis\n")
     write("train.py", "import helper\ndef setup(device):\n    import late\n    return lambda n: n\n")
     code = "from whichgpu.workload import *; from whichgpu import workload as w; ref = w.parse('train.py')\n"
-    code += (
-        "w.load(ref).setup('cpu'); print(*(p.name for p in w.sources(ref)), *w.distributions(ref), sep='\\n')"
-    )
+    code += "w.load(ref).setup('cpu'); print(*(p.name for p in w.sources(ref)), *w.distributions(ref), sep='\\n')"
     found = run_python(code).splitlines()
     assert ["helper.py", "late.py", "train.py"] == found[:3]
     assert "hypothesis" in found[3:]

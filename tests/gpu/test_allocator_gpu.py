@@ -66,9 +66,7 @@ def random_program(seed: int, length: int) -> tuple[list[int], list[int]]:
     return program, sizes
 
 
-def on_card(
-    program: list[int], sizes: list[int], limit_bytes: int | None, expandable: bool
-) -> dict[str, object]:
+def on_card(program: list[int], sizes: list[int], limit_bytes: int | None, expandable: bool) -> dict[str, object]:
     """What torch's own allocator says of the program."""
     environment = dict(os.environ, PYTORCH_CUDA_ALLOC_CONF=f"expandable_segments:{expandable}")
     job = json.dumps({"program": program, "sizes": sizes, "limit_bytes": limit_bytes})

@@ -1,4 +1,3 @@
-# ruff: noqa: E501
 """Attention: which backend PyTorch picks by itself, and what each backend takes in forward and backward."""
 
 from __future__ import annotations

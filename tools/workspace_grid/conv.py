@@ -1,4 +1,3 @@
-# ruff: noqa: E501
 """Convolutions: those of well-known models, sweeps of one parameter at a time, then random ones until time is up."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-# ruff: noqa: B023, E501
+# ruff: noqa: B023
 """The operator grid cut to what fits a short booking: so many points of each family, and a few more operators.
 
 The full grids (`ops`, `attention`) have thousands of points; most of them say the same. Recurrent layers stand

@@ -1,4 +1,4 @@
-# ruff: noqa: E501, PLC0415
+# ruff: noqa: PLC0415
 """Whole training steps of real models, recorded operator by operator: the layouts and strides people really meet."""
 
 from __future__ import annotations

@@ -4,26 +4,31 @@ Started as `python -m whichgpu.capture.worker --answers FD`; requests come as JS
 as JSON lines to the descriptor FD, since the user's code may print. The first request names the workload, each further
 one a batch size, a capability class and the file to write. Every trace is made in a forked child, so that nothing that
 the user's code or the emulation leaves behind reaches the next one, and two can be made at a time. When standard input
-closes, everything ends.
+closes, or on Linux when the client dies in whatever way, everything ends: this process, all that it and the user's code
+started, and the scratch directory that the first request named.
 """
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib.metadata
 import json
 import os
 import select
+import shutil
 import signal
 import sys
+import tempfile
 import time
+import traceback
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 
 from whichgpu import errors, trace
-from whichgpu.workload import WorkloadRef, distributions, load, sources
+from whichgpu.workload import WorkloadRef, distributions, failure_line, load, sources
 
 _CHILDREN = max(os.cpu_count() or 1, 1)
 
@@ -33,10 +38,12 @@ def main() -> None:
     fd = int(sys.argv[sys.argv.index("--answers") + 1])
     os.set_inheritable(fd, False)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the client decides
-    requests = _Lines(0)
+    requests = _Lines(_private_input())
     first = json.loads(requests.next() or "{}")
     if not first:
         return
+    signal.signal(signal.SIGTERM, lambda *_: _leave(first["directory"]))
+    _die_with(os.getppid(), signal.SIGTERM)
     ref = msgspec.convert(first["workload"], WorkloadRef)
     try:
         workload = _load(ref)
@@ -44,21 +51,46 @@ def main() -> None:
         _answer(fd, ok=False, error=type(error).__name__, message=str(error))
         return
     _answer(fd, ok=True, **_origin(ref))
-    _Server(fd, requests, workload, ref, first["kind"]).run()
+    _Server(fd, requests, workload, ref, first["kind"], first["directory"]).run()
+    _leave(first["directory"])
+
+
+def _private_input() -> int:
+    """A descriptor for the requests; what the user's code reads from standard input is empty."""
+    own = os.dup(0)  # not inherited by programs that the user's code starts
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    return own
+
+
+def _leave(directory: str) -> NoReturn:
+    """End with everything that runs in this session; the client may be gone and no longer do it."""
+    shutil.rmtree(directory, ignore_errors=True)
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+    os._exit(0)
 
 
 def _load(ref: WorkloadRef) -> Any:
     try:
         import torch
     except ImportError as error:
+        if isinstance(error, ModuleNotFoundError) and error.name == "torch":
+            what = "PyTorch is not installed"
+        else:
+            what = f"PyTorch cannot be imported ({failure_line(error)})"
         raise errors.MissingExtraError(
-            "PyTorch is not installed; install it for your machine: https://pytorch.org/get-started"
+            f"{what}; install it for your machine: https://pytorch.org/get-started"
         ) from error
     torch.set_num_threads(1)  # children are forked: no thread pool may exist before that
     import whichgpu.capture.run  # noqa: F401 - loaded once, before the forks
 
     _set_aside()
-    workload = load(ref)
+    try:
+        workload = load(ref)
+    except KeyboardInterrupt as error:  # raised by the user's code itself: the signal is ignored here
+        raise errors.WorkloadError(f"{ref.text} cannot be loaded: {failure_line(error)}") from error
     if ref.scheme not in ("file", "module"):
         _set_aside()  # a library's code is loaded by now, and its model is built in the set-up
     return workload
@@ -87,8 +119,9 @@ def _origin(ref: WorkloadRef) -> dict[str, Any]:
 class _Server:
     """Answers requests in order; works ahead in forked children where it was told what comes next."""
 
-    def __init__(self, fd: int, requests: _Lines, workload: Any, ref: WorkloadRef, kind: str) -> None:
+    def __init__(self, fd: int, requests: _Lines, workload: Any, ref: WorkloadRef, kind: str, directory: str) -> None:
         self.fd = fd
+        self.directory = directory
         self.requests = requests
         self.workload = workload
         self.ref = ref
@@ -102,22 +135,22 @@ class _Server:
             out = Path(request["out"])
             wanted = (request["capability"], request["batch_size"])
             queue = [wanted, *((request["capability"], size) for size in request.get("ahead", ()))]
-            child = self._start(wanted, out.parent)
+            child = self._start(wanted)
             answer: dict[str, Any] | None = None
             while answer is None:
                 for key in queue:
                     if sum(not c.finished for c in self.children.values()) < _CHILDREN:
-                        self._start(key, out.parent)
+                        self._start(key)
                 answer = self._wait(child)
             del self.children[wanted]
             if answer["ok"]:
                 child.path.replace(out)
             _answer(self.fd, **answer)
 
-    def _start(self, key: tuple[str, int], directory: Path) -> _Child:
+    def _start(self, key: tuple[str, int]) -> _Child:
         child = self.children.get(key)
         if child is None:
-            path = directory / f"made-{key[0]}-{key[1]}"
+            path = Path(self.directory) / f"made-{key[0]}-{key[1]}"
             child = self.children[key] = _Child(self.workload, self.ref, key, self.kind, path)
         return child
 
@@ -126,23 +159,18 @@ class _Server:
         if wanted.finished:
             return wanted.answer
         open_fds = {child.fd: child for child in self.children.values() if not child.finished}
-        watched = [*open_fds, *([] if self.requests.pending() else [0])]
+        watched = [*open_fds, *([] if self.requests.pending() else [self.requests.fd])]
         ready, _, _ = select.select(watched, [], [])
         for fd in ready:
-            if fd == 0:
+            if fd == self.requests.fd:
                 if not self.requests.fill():
-                    self._kill()
-                    os._exit(0)
+                    _leave(self.directory)
                 continue
             child = open_fds[fd]
             for progress in child.read():
                 if child is wanted:
                     _answer(self.fd, progress=progress)
         return wanted.answer if wanted.finished else None
-
-    def _kill(self) -> None:
-        for child in self.children.values():
-            child.kill()
 
 
 class _Child:
@@ -152,29 +180,25 @@ class _Child:
         self.path = path
         self.finished = False
         self.answer: dict[str, Any] = {}
+        self._about = f"{ref.text}: the process that traced batch size {key[1]}"
         self._buffer = b""
         self.fd, theirs = os.pipe()
         parent = os.getpid()
         self.pid = os.fork()
         if self.pid == 0:
             os.close(self.fd)
-            code = 1
             try:
-                _die_with_parent(parent)
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+                _die_with(parent, signal.SIGKILL)
                 _make(theirs, workload, ref, key, kind, path)
-                code = 0
             finally:
-                sys.stdout.flush()
-                sys.stderr.flush()
-                os._exit(code)
+                _flush()
+                os._exit(1)  # `_make` ends the process itself when all went as it should
         os.close(theirs)
 
     def read(self) -> list[str]:
         """Progress lines that came in; notes the end of the process."""
         chunk = os.read(self.fd, 1 << 16)
-        if not chunk:
-            self._end()
-            return []
         *lines, self._buffer = (self._buffer + chunk).split(b"\n")
         progress = []
         for line in lines:
@@ -183,6 +207,8 @@ class _Child:
                 progress.append(said["progress"])
             else:
                 self.answer = said
+        if self.answer or not chunk:  # what the user's code started may hold the pipe open: an answer is the end
+            self._end()
         return progress
 
     def _end(self) -> None:
@@ -190,34 +216,29 @@ class _Child:
         _, status = os.waitpid(self.pid, 0)
         self.finished = True
         if not self.answer:
-            what = (
-                f"was killed by {signal.Signals(os.WTERMSIG(status)).name}"
-                if os.WIFSIGNALED(status)
-                else (f"stopped with exit code {os.waitstatus_to_exitcode(status)}")
-            )
-            memory = (
-                " (most likely because memory ran out)"
-                if os.WIFSIGNALED(status) and os.WTERMSIG(status) == 9
-                else ""
-            )
-            self.answer = {
-                "ok": False,
-                "error": "CaptureError",
-                "message": f"the tracing process {what}{memory}",
-            }
-
-    def kill(self) -> None:
-        """End it at once."""
-        if not self.finished:
-            os.kill(self.pid, signal.SIGKILL)
+            told = f"{self._about} {_ending(os.waitstatus_to_exitcode(status))}"
+            self.answer = {"ok": False, "error": "CaptureError", "message": told}
 
 
-def _die_with_parent(parent: int) -> None:
-    """Linux: have the kernel end this process when the worker ends, however that comes about."""
+def _ending(code: int) -> str:
+    if code >= 0:
+        return f"stopped with exit code {code}: does the step end the process itself?"
+    memory = " (most likely because memory ran out)" if code == -signal.SIGKILL else ""
+    return f"was killed by {signal.Signals(-code).name}{memory}"
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):  # the user's code may have closed them
+            stream.flush()
+
+
+def _die_with(parent: int, number: signal.Signals) -> None:
+    """Linux: have the kernel send this process a signal when its parent ends, however that comes about."""
     if sys.platform == "linux":
         import ctypes
 
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+        ctypes.CDLL(None).prctl(1, number)  # PR_SET_PDEATHSIG
         if os.getppid() != parent:
             os._exit(1)
 
@@ -232,25 +253,40 @@ def _make(fd: int, workload: Any, ref: WorkloadRef, key: tuple[str, int], kind: 
             last = time.monotonic()
             _answer(fd, progress=text)
 
+    own = os.getpid()
+    progress(f"batch size {key[1]}: setting up")
+    answer = _attempt(workload, ref, key, kind, path, progress)
+    _flush()
+    if os.getpid() == own:  # a step that forks may come back here twice
+        _answer(fd, **answer)
+    os._exit(0)
+
+
+def _attempt(
+    workload: Any, ref: WorkloadRef, key: tuple[str, int], kind: str, path: Path, progress: Any
+) -> dict[str, Any]:
+    """What to answer about one trace, whatever the user's code or the tracer raises."""
     try:
         made = _trace(workload, ref, key, kind, progress)
-        trace.save(made, path)
-        _answer(fd, ok=True, **_origin(ref))
     except errors.WhichGpuError as error:
-        _answer(fd, ok=False, error=type(error).__name__, message=str(error))
+        return {"ok": False, "error": type(error).__name__, "message": str(error)}
+    except KeyboardInterrupt as error:  # raised by the user's code itself: the signal is ignored here
+        told = f"{ref.text}: raised at batch size {key[1]}: {failure_line(error)}"
+        return {"ok": False, "error": "WorkloadError", "message": told}
     except MemoryError:
-        _answer(
-            fd,
-            ok=False,
-            error="CaptureError",
-            message=f"{ref.text}: this machine's memory is too small to trace it",
-        )
+        told = f"{ref.text}: this machine's memory is too small to trace it"
+        return {"ok": False, "error": "CaptureError", "message": told}
     except Exception as error:
-        import traceback
-
         traceback.print_exc()
-        told = f"{ref.text}: the tracer itself failed ({type(error).__name__}: {error}); please report it with the model's name"
-        _answer(fd, ok=False, error="CaptureError", message=told)
+        what = f"{type(error).__name__}: {error}"
+        told = f"{ref.text}: the tracer itself failed ({what}); please report it with the model's name"
+        return {"ok": False, "error": "CaptureError", "message": told}
+    try:
+        trace.save(made, path)
+    except OSError as error:
+        told = f"no room for the trace in {tempfile.gettempdir()} ({error.strerror}); set TMPDIR to another folder"
+        return {"ok": False, "error": "CaptureError", "message": told}
+    return {"ok": True, **_origin(ref)}
 
 
 def _trace(workload: Any, ref: WorkloadRef, key: tuple[str, int], kind: str, progress: Any) -> trace.Trace:
@@ -262,9 +298,7 @@ def _trace(workload: Any, ref: WorkloadRef, key: tuple[str, int], kind: str, pro
         import torch
 
         torch.set_num_threads(max((os.cpu_count() or 2) // 2, 1))
-    made = capture(
-        ref.text, workload.setup, batch_size, Target.parse(capability), kind=kind, on_progress=progress
-    )
+    made = capture(ref.text, workload.setup, batch_size, Target.parse(capability), kind=kind, on_progress=progress)
     return _with_workload(made, workload)
 
 

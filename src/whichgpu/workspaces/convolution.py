@@ -136,25 +136,22 @@ def _distance(one: Point, other: Point) -> float:
 def _table() -> dict[Class, list[tuple[Point, float]]]:
     raw = json.loads(gzip.decompress(files("whichgpu").joinpath("data/convolutions.json.gz").read_bytes()))
     return {
-        tuple(name.split("|")): [(tuple(row[:-1]), row[-1]) for row in rows]
-        for name, rows in raw["classes"].items()
+        tuple(name.split("|")): [(tuple(row[:-1]), row[-1]) for row in rows] for name, rows in raw["classes"].items()
     }
 
 
 @lru_cache(maxsize=4096)
 def _candidates(kind: Class, rest: Point) -> tuple[tuple[float, float, float], ...]:
     """Points that can be nearest at some batch size: (distance but for it, its log2, share)."""
-    found = []
+    best: dict[float, tuple[float, float]] = {}  # one point for each batch size that was measured
     for near, further in _near(kind):
         for other, share in _table().get(near, ()):
             apart = further + sum(
-                weight * abs(log2(a) - log2(b))
-                for weight, a, b in zip(_WEIGHTS[1:], other[1:], rest, strict=True)
+                weight * abs(log2(a) - log2(b)) for weight, a, b in zip(_WEIGHTS[1:], other[1:], rest, strict=True)
             )
-            found.append((apart, log2(other[0]), share))
-    found.sort()
-    # a batch size is at most 2^20, and so is the detour that a better match elsewhere can save
-    return tuple(item for item in found[:400] if item[0] <= found[0][0] + _WEIGHTS[0] * 20)
+            at = log2(other[0])
+            best[at] = min(best.get(at, (apart, share)), (apart, share))
+    return tuple((apart, at, share) for at, (apart, share) in best.items())
 
 
 def _workspace(op: Op, capability: Capability) -> list[Temporary]:
