@@ -137,7 +137,7 @@ def main() -> None:
     arguments = parser.parse_args()
     tuned = [case.name for case in truth.CASES if not case.compiled and not case.held_out]
     wanted = set(arguments.names or tuned)
-    for line in lzma.open(DATA, "rt"):
+    for line in lzma.decompress(DATA.read_bytes()).decode().splitlines():
         record = json.loads(line)
         if record["name"] not in wanted:
             continue

@@ -15,10 +15,12 @@ HOPPER, TURING = (9, 0), (7, 5)
 
 
 def op(name: str, *inputs: Tensor, phase: Phase = "forward", **attributes: Any) -> Op:
+    """An operator of ATen."""
     return Op(f"aten.{name}", phase, 0, inputs, (), attributes)
 
 
 def matrix(rows: int, columns: int) -> Tensor:
+    """A float32 matrix."""
     return Tensor((rows, columns), "float32")
 
 
@@ -39,9 +41,7 @@ def test_cublas_workspace_size_depends_on_the_card(capability: tuple[int, int], 
 def test_each_thread_takes_one_cublas_workspace() -> None:
     """Forward and backward threads each keep one workspace, taken at their first product only."""
     forward = temporaries(op("mm.default", matrix(2, 3), matrix(3, 4)), HOPPER)
-    backward = temporaries(
-        op("mm.default", matrix(2, 3), matrix(3, 4), phase="backward"), HOPPER, {forward[0].key}
-    )
+    backward = temporaries(op("mm.default", matrix(2, 3), matrix(3, 4), phase="backward"), HOPPER, {forward[0].key})
 
     assert forward[0].kept
     assert backward[0].key != forward[0].key
