@@ -65,7 +65,7 @@ def measured_rows(record: dict[str, Any], known: set[str]) -> Iterator[Row]:
         if not any(size > 0 for size in kind["bytes"]):
             continue
         names = [name.replace("aten::", "") for name in (kind["op"], *reversed(kind["in"]))]
-        name = next((one for one in names if one in known), names[0])
+        name = next((one for one in reversed(names) if one in known), names[0])
         shapes = [one for one in kind["inputs"] if isinstance(one, list) and len(one) == 2][:4]
         shown = " < ".join([names[0], *names[1:3]]) + " " + " ".join(f"{dtype}{shape}" for dtype, shape in shapes)
         yield Row(place, name, tuple(size for size in kind["bytes"] if size > 0), rise(kind["bytes"]), shown)

@@ -13,7 +13,6 @@ Writes, line by line, so that a kill loses nothing: truth.jsonl or alone.jsonl (
 under a limit), and environment.json. Needs a POSIX system.
 """
 
-# ruff: noqa: PLC0415 - the parent must choose what it imports before a fork
 from __future__ import annotations
 
 import argparse

@@ -1,4 +1,3 @@
-# ruff: noqa: PLC0415
 """Measures on a GPU what operators take from the allocator beyond their outputs, and what the CUDA context takes.
 
     python3 tools/measure_workspaces.py --out DIRECTORY --budget-s 150

@@ -1,4 +1,3 @@
-# ruff: noqa: PLC0415
 """Asks cuDNN which workspace it would take for many convolutions, without running any.
 
     python tools/query_cudnn.py --out OUT [--budget-s 100] [--workers 12] [--deviceless [--library DIR]]

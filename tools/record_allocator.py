@@ -156,7 +156,7 @@ def program_of(entries: list[dict[str, Any]]) -> dict[str, Any]:
 
 def record(name: str, out: Path, limit_bytes: int | None) -> None:
     """Run one case in this process and write its file."""
-    import torch  # noqa: PLC0415  only in the process of one case, whose environment sets the allocator up
+    import torch
 
     case = CASES[name]
     torch.cuda.init()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -60,7 +63,7 @@ def test_many_embedding_indices_are_sorted_and_summed_in_float32() -> None:
     found = temporaries(op("embedding_dense_backward.default", grad, index, num_weights=500), HOPPER)
 
     assert [Temporary(64000, 0)] * 2 == list(found[:2])
-    assert Temporary((800 + 500) * 96 * 4) == found[-1]
+    assert Temporary((800 + 500) * 70 * 4) == found[-1]
 
 
 @given(st.integers(1, 4), st.integers(1, 8), st.integers(1, 3000), st.sampled_from([32, 64, 80, 128, 256]))
@@ -106,3 +109,187 @@ def test_every_fact_names_its_source_and_date() -> None:
 def test_rules_are_for_operators_of_aten() -> None:
     """A rule's name is an overload name as traces write it."""
     assert [] == [name for name in RULES if name.count(".") != 2 or not name.startswith("aten.")]
+
+
+def tensor(shape: tuple[int, ...], dtype: str = "float32", stride: tuple[int, ...] = ()) -> Tensor:
+    """A tensor of no storage in particular."""
+    return Tensor(shape, dtype, stride)
+
+
+def sizes(name: str, *inputs: Tensor, **attributes: Any) -> list[int]:
+    """Bytes of what an operator takes and gives back."""
+    return [one.bytes for one in temporaries(op(name, *inputs, **attributes), HOPPER) if not one.kept]
+
+
+SMALL = tensor((96, 128))
+WIDE = tensor((64, 12, 128, 128), "bfloat16", (196608, 128, 1536, 1))
+
+
+@pytest.mark.parametrize(
+    ("expected", "found"),
+    [
+        # products: an operand that is expanded, and two with gaps both ways
+        ([49152], lambda: sizes("mm.default", tensor((96, 128), stride=(0, 1)), tensor((128, 96), stride=(1, 128)))),
+        (
+            [1572864, 1572864],
+            lambda: sizes(
+                "bmm.default",
+                tensor((64, 96, 64), stride=(12288, 128, 2)),
+                tensor((64, 64, 96), stride=(12288, 2, 128)),
+            ),
+        ),
+        # reductions: outer dimension, all, and a variance's four numbers for each part
+        ([138412032], lambda: sizes("sum.dim_IntList", tensor((32768, 768), "bfloat16"), dim=[0])),
+        ([2112], lambda: sizes("linalg_vector_norm.default", tensor((64, 1000000)), ord=2)),
+        ([134217728], lambda: sizes("linalg_vector_norm.default", tensor((4096, 4096)), dim=[-2])),
+        ([69206016], lambda: sizes("amax.default", tensor((32768, 768), "bfloat16"), dim=[0])),
+        ([553648128], lambda: sizes("var_mean.correction", tensor((32768, 768)), dim=[0], correction=0)),
+        # normalisation
+        ([524288, 524288], lambda: sizes("native_group_norm.default", SMALL, N=256, C=512, HxW=196, group=32)),
+        (
+            [524288] * 3 + [32768] * 2,
+            lambda: sizes("native_group_norm_backward.default", SMALL, SMALL, N=256, C=512, HxW=196, group=32),
+        ),
+        (
+            [512, 512, 1605632, 1605632, 3211264],
+            lambda: sizes(
+                "native_layer_norm_backward.default",
+                tensor((100352, 128)),
+                tensor((100352, 128)),
+                normalized_shape=[128],
+                output_mask=[True, True, True],
+            ),
+        ),
+        (
+            [5179652],
+            lambda: sizes(
+                "cudnn_batch_norm.default", tensor((128, 64, 112, 112), "float16", (802816, 1, 7168, 64)), training=True
+            ),
+        ),
+        (
+            [524288, 128],
+            lambda: sizes(
+                "native_batch_norm.default",
+                tensor((8, 1024, 32, 32), "bfloat16", (1048576, 1, 32768, 1024)),
+                training=True,
+            ),
+        ),
+        # attention
+        ([393216, 50343936], lambda: sizes("_scaled_dot_product_efficient_attention_backward.default", *[WIDE] * 5)),
+        ([50725120], lambda: sizes("_scaled_dot_product_cudnn_attention_backward.default", *[WIDE] * 5)),
+        ([256], lambda: sizes("_scaled_dot_product_cudnn_attention.default", *[WIDE] * 3)),
+        (
+            [320, 61440],
+            lambda: sizes(
+                "_scaled_dot_product_flash_attention.default",
+                tensor((2, 8, 1, 192), "float16"),
+                *[tensor((2, 8, 300, 192), "float16", (460800, 192, 1536, 1))] * 2,
+            ),
+        ),
+        # others
+        ([134217728], lambda: sizes("_softmax_backward_data.default", *[tensor((16, 8, 512, 512))] * 2, dim=-1)),
+        ([33554432, 65536], lambda: sizes("_safe_softmax.default", tensor((16, 8, 512, 512)), dim=-1)),
+        ([19267584], lambda: sizes("roll.default", tensor((16, 56, 56, 96)), shifts=[3, 3], dims=[1, 2])),
+        ([480, 67584], lambda: sizes("_grouped_mm.default", *[tensor((8, 8), "bfloat16")] * 2, tensor((8,), "int32"))),
+        (
+            [2097152],
+            lambda: sizes("_log_softmax.default", tensor((4, 2, 256, 256), stride=(131072, 1, 512, 2)), dim=1),
+        ),
+        ([4688], lambda: sizes("_foreach_norm.Scalar", tensor((4096, 4096)), tensor((50000, 768)))),
+    ],
+)
+def test_measured_temporaries(expected: list[int], found: Callable[[], list[int]]) -> None:
+    """Each family takes, to the byte, what an H200 was seen to allocate."""
+    assert expected == found()
+
+
+def test_a_product_with_bias_keeps_one_more_workspace() -> None:
+    """A linear layer's bias brings cuBLASLt's mebibyte, once for each thread."""
+    bias, rows = tensor((128,)), tensor((96, 64))
+    forward = temporaries(op("addmm.default", bias, rows, tensor((64, 128))), HOPPER)
+    backward = temporaries(op("addmm.default", bias, rows, tensor((64, 128)), phase="backward"), HOPPER)
+
+    assert [32 << 20, 1 << 20] == [one.bytes for one in forward]
+    assert 4 == len({one.key for one in (*forward, *backward)})
+
+
+@given(st.lists(st.integers(1, 70), min_size=1, max_size=4), st.data())
+def test_dense_operands_are_not_copied(shape: list[int], data: st.DataObject) -> None:
+    """A matrix that is contiguous, or the transpose of such a one, goes to cuBLAS as it is."""
+    rows, columns = data.draw(st.integers(1, 99)), data.draw(st.integers(1, 99))
+    plain, turned = tensor((rows, columns)), tensor((columns, rows), stride=(1, columns))
+    assert [] == sizes("mm.default", plain, turned)
+
+
+DATA = Path(__file__).parents[1] / "data"
+# Its results keep memory for as many values as went in, which the rule does not see.
+LOOSE = {"aten._unique2.default": 0.45}
+
+
+def rise(events: list[int]) -> int:
+    """How far allocations rose, in blocks of 512 bytes; -k gives the k-th allocation back."""
+    held = highest = 0
+    taken: list[int] = []
+    for event in events:
+        if event > 0:
+            taken.append(-(-event // 512) * 512)
+            held += taken[-1]
+            highest = max(highest, held)
+        elif event:
+            held -= taken[-event - 1]
+    return highest
+
+
+def recorded(value: Any) -> list[Tensor]:
+    """The tensors of a recorded argument."""
+    if isinstance(value, dict):
+        shape, dtype, stride = value["t"]
+        return [Tensor(tuple(shape), dtype, tuple(stride or ()))]
+    return [found for one in value for found in recorded(one)] if isinstance(value, list) else []
+
+
+def test_sample_of_the_measured_grid() -> None:
+    """Of each operator with a rule, calls with the least, a middling and the most scratch: 5 % of the rise or 256 KiB,
+    and at least nine in ten within 1 %."""
+    close = total = 0
+    for line in (DATA / "measured_kernels.jsonl").read_text("utf-8").splitlines():
+        row = json.loads(line)
+        inputs = tuple(found for value in row["a"].values() for found in recorded(value))
+        attributes = {name: value for name, value in row["a"].items() if not recorded(value)}
+        outputs = tuple(Tensor(tuple(one[0]), one[1], tuple(one[2] or ())) for one in row["o"])
+        phase: Phase = "backward" if "backward" in row["n"] else "forward"
+        one = Op(row["n"], phase, 0, inputs, outputs, attributes)
+        positive = [event for event in row["e"] if event > 0]
+        kept = [positive[number - 1] for number in {output[3] for output in row["o"]} if number > 0]
+        predicted = rise(kept + [found.bytes for found in temporaries(one, HOPPER) if not found.kept])
+        measured = rise(row["e"])
+        slack = LOOSE.get(row["n"], 0.05) * measured + 262144
+        assert abs(predicted - measured) <= slack, (row["n"], predicted, measured, row["a"])
+        total += 1
+        close += abs(predicted - measured) <= 0.01 * measured + 4096
+    assert close >= 0.9 * total
+
+
+def test_recurrent_workspaces() -> None:
+    """Layers measured on an H200: median within 6 %, and nine in ten LSTM and GRU layers within 12 %."""
+    errors = []
+    for line in (DATA / "measured_rnn.jsonl").read_text("utf-8").splitlines():
+        mode, dtype, layers, both, steps, samples, width, hidden, forward, _ = json.loads(line)
+        if mode == "RNN":
+            continue
+        one = op(
+            "_cudnn_rnn.default",
+            Tensor((steps, samples, width), dtype),
+            Tensor((layers * (1 + both), samples, hidden), dtype),
+            mode={"LSTM": 2, "GRU": 3}[mode],
+            hidden_size=hidden,
+            num_layers=layers,
+            bidirectional=bool(both),
+            batch_first=False,
+            train=True,
+        )
+        errors.append(abs(temporaries(one, HOPPER)[-1].bytes / forward - 1))
+    errors.sort()
+
+    assert errors[len(errors) // 2] <= 0.06
+    assert errors[len(errors) * 9 // 10] <= 0.12

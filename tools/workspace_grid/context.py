@@ -1,4 +1,3 @@
-# ruff: noqa: PLC0415
 """What a process takes outside the allocator, and what libraries' handles keep inside it, from a fresh process.
 
 Each order of stages runs in a process of its own, alone on the card: memory of the card in use, minus what the

@@ -1,4 +1,3 @@
-# ruff: noqa: PLC0415
 """Whole training steps of real models, recorded operator by operator: the layouts and strides people really meet."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-# ruff: noqa: PLC0415, PLC3002, PLW0108
+# ruff: noqa: PLC3002, PLW0108
 """Every other operator: matrix products, normalisation, losses, indexing, sorting, reductions, pooling, optimizers."""
 
 from __future__ import annotations

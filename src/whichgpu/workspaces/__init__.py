@@ -13,11 +13,29 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from whichgpu.trace import Op
-from whichgpu.workspaces import convolution, kernels, products, reductions
+from whichgpu.workspaces import (
+    attention,
+    convolution,
+    indexing,
+    kernels,
+    normalisation,
+    products,
+    recurrent,
+    reductions,
+)
 from whichgpu.workspaces.products import cublas_workspace_bytes
 from whichgpu.workspaces.records import Capability, Rule, Temporary, facts
 
-RULES: dict[str, Rule] = {**products.RULES, **convolution.RULES, **reductions.RULES, **kernels.RULES}
+RULES: dict[str, Rule] = {
+    **products.RULES,
+    **convolution.RULES,
+    **reductions.RULES,
+    **normalisation.RULES,
+    **attention.RULES,
+    **recurrent.RULES,
+    **indexing.RULES,
+    **kernels.RULES,
+}
 
 
 def temporaries(op: Op, capability: Capability, kept: Collection[str] = ()) -> tuple[Temporary, ...]:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.resources import files
+from math import prod
 from typing import Any
 
 import msgspec
 
-from whichgpu.trace import Op
+from whichgpu.trace import Op, Tensor
 
 Capability = tuple[int, int]
 AFTER_LAST = -1
 ITEM_BYTES = {
     "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "int32": 4, "int16": 2, "int8": 1,
-    "uint8": 1, "bool": 1, "complex64": 8, "complex128": 16,
+    "uint8": 1, "bool": 1, "float8_e4m3fn": 1, "float8_e5m2": 1, "uint16": 2, "uint32": 4, "uint64": 8,
+    "complex64": 8, "complex128": 16,
 }  # fmt: skip
 
 
@@ -45,3 +47,39 @@ def facts() -> dict[str, Any]:
 def round_up(value: int, multiple: int) -> int:
     """The next multiple of `multiple`."""
     return (value + multiple - 1) // multiple * multiple
+
+
+def bytes_of(tensor: Tensor, dtype: str = "") -> int:
+    """Bytes of a tensor's values, of another dtype where one is named."""
+    return prod(tensor.shape) * ITEM_BYTES[dtype or tensor.dtype]
+
+
+def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """Strides in items of a contiguous tensor of that shape."""
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))
+
+
+def contiguous_copy(tensor: Tensor, before_output: int = AFTER_LAST) -> list[Temporary]:
+    """What `tensor.contiguous()` takes: nothing where it is already."""
+    return [Temporary(bytes_of(tensor), before_output)] if tensor.stride else []
+
+
+def multiprocessors(capability: Capability) -> int:
+    """Multiprocessors of the usual card of a compute capability."""
+    return int(_card(capability)[0])
+
+
+def resident_threads(capability: Capability) -> int:
+    """Threads that one multiprocessor holds at once."""
+    return int(_card(capability)[1])
+
+
+def _card(capability: Capability) -> list[int]:
+    cards = facts()["cards"]
+    name = f"{capability[0]}.{capability[1]}"
+    found: list[int] = cards["by_capability"].get(name, cards["otherwise"])
+    return found
