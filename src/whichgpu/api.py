@@ -11,24 +11,32 @@ from contextlib import ExitStack
 from whichgpu import advice, catalogue, tracing, workload
 from whichgpu.advice import FitReport, RankReport, TraceInfo
 from whichgpu.capability import CLASSES, class_of
-from whichgpu.errors import DataDependentError, InputError
+from whichgpu.errors import DataDependentError, InputError, StepError
 from whichgpu.extrapolation import MARGIN, LineModel
 from whichgpu.memory import MemoryModel
 from whichgpu.overheads import context_bytes
-from whichgpu.scaling import Scaling, scaling
+from whichgpu.scaling import Scaled, Scaling, one_by_one, scaling
 from whichgpu.torch_build import installed_torch
 from whichgpu.trace import Trace
 from whichgpu.trace_cache import cache_directory
 
 Progress = Callable[[str], None]
 Model = MemoryModel | LineModel
+BatchSizes = tuple[int, int, int]
 
 # Hollow tensors cost nothing, so batch sizes far from odd special cases; for the check a prime one that is far off,
 # or padding to a multiple of 16 would pass for memory that does not grow.
 FAKE_BATCH_SIZES = (4, 8, 67)
 # Real tensors cost time and memory.
 REAL_BATCH_SIZES = (1, 2, 3)
-_BATCH_SIZES: dict[tracing.Kind, tuple[int, int, int]] = {"fake": FAKE_BATCH_SIZES, "real-cpu": REAL_BATCH_SIZES}
+# The first ones at which the step runs are taken: some want pairs of samples, multiples of eight or sixteen, or more
+# than one sample, and some have no more than a few.
+_BATCH_SIZES: dict[tracing.Kind, tuple[BatchSizes, ...]] = {
+    "fake": (FAKE_BATCH_SIZES, (4, 8, 24), (16, 32, 144)),
+    "real-cpu": (REAL_BATCH_SIZES, (2, 4, 6)),
+}
+# Up to here the batch size that is asked about is traced as well. Beyond, the user's own data may take too much memory.
+_LARGEST_CHECKED = 1024
 DEFAULT_CARD = "H200"  # whose rules hold under --memory-limit when no card is named
 
 
@@ -58,7 +66,10 @@ def fit(
     exact = bool(gpus) or memory_limit_bytes is not None
     with Predictor(ref, cache=cache, on_progress=on_progress, exact=exact) as predictor:
         limit_card = chosen[0] if gpus else cards.find(DEFAULT_CARD)
-        model = predictor.model((limit_card if memory_limit_bytes is not None else chosen[0]).capability)
+        capability = (limit_card if memory_limit_bytes is not None else chosen[0]).capability
+        if batch_size is not None:
+            predictor.check(batch_size, capability)
+        model = predictor.model(capability)
         size = batch_size if batch_size is not None else predictor.default_batch_size()
         rows = []
         if memory_limit_bytes is not None:
@@ -151,6 +162,8 @@ class Predictor:
             for kind in _BATCH_SIZES
         }
         self._kind: tracing.Kind | None = None
+        self._sizes: BatchSizes = FAKE_BATCH_SIZES  # the batch sizes that were traced
+        self._failures: dict[int, str] = {}  # batch sizes at which the step raised
         self._scalings: dict[str, Scaling] = {}
         self._models: dict[tuple[str, tuple[int, int]], Model] = {}
 
@@ -169,11 +182,24 @@ class Predictor:
             if scaled.affine or (self._exact and scaled.example.kind == "fake"):
                 self._models[key] = MemoryModel(scaled.at, capability)
             else:
-                self._models[key] = LineModel(scaled.at, capability, self._batch_sizes())
+                self._models[key] = LineModel(scaled.at, capability, self._sizes)
         return self._models[key]
 
-    def _batch_sizes(self) -> tuple[int, int, int]:
-        return REAL_BATCH_SIZES if self._kind == "real-cpu" else FAKE_BATCH_SIZES
+    def check(self, batch_size: int, capability: tuple[int, int]) -> None:
+        """Trace the batch size that is asked about too, where that is cheap: the step may fail at just this one.
+
+        Raises StepError if so. Where its sizes are not those foretold, each batch size counts by itself from now on.
+        """
+        name = self._class_of(capability)
+        scaled = self._scalings[name]
+        if scaled.example.kind != "fake" or batch_size > _LARGEST_CHECKED or batch_size in self._sizes:
+            return
+        trace = self._tracers["fake"].trace_at(batch_size, name)
+        foretold = scaled.at(batch_size)
+        reason = foretold.agrees_with(trace) if isinstance(foretold, Scaled) else None
+        if reason is not None:
+            at = one_by_one(lambda size: self._tracers["fake"].trace_at(size, name))
+            self._scalings[name] = Scaling(affine=False, reason=reason, at=at, example=scaled.example)
 
     def trace(self, capability: tuple[int, int]) -> Trace:
         """An example trace for a card's compute capability."""
@@ -203,8 +229,12 @@ class Predictor:
             found += advice.caveats(scaled.example)
             if not scaled.affine:
                 found.append(f"memory is not a straight function of the batch size ({scaled.reason})")
+        sizes = ", ".join(map(str, self._sizes))
+        if self._sizes not in (FAKE_BATCH_SIZES, REAL_BATCH_SIZES):
+            failures = "; ".join(message.partition(": ")[2] for message in self._failures.values())
+            why = f" ({failures})" if failures else ""
+            found.append(f"traced at batch sizes {sizes}, since the step fails at others{why}")
         if any(isinstance(model, LineModel) for model in self._models.values()):
-            sizes = ", ".join(map(str, self._batch_sizes()))
             found.append(
                 f'estimated from a line through batch sizes {sizes}; for "fits" and the largest batch the steepest '
                 f"rise between them counts, and {MARGIN:.0%} on top"
@@ -228,32 +258,53 @@ class Predictor:
 
     def _kept_like(self, own: str) -> str | None:
         """Another class whose traces are all kept and hold for this one too; None where its own are kept as well."""
-        for kind, batch_sizes in _BATCH_SIZES.items():
+        for kind in _BATCH_SIZES:
             if self._kind not in (None, kind):
                 continue
-            tracer = self._tracers[kind]
             for name in (own, *(name for name in CLASSES if name != own)):
-                if not all(tracer.holds(size, name) for size in batch_sizes):
+                sizes = self._kept(kind, name)
+                if sizes is None:
                     continue
                 if name == own:
                     return None
-                if own in tracer.trace_at(batch_sizes[0], name).facts.get("same_for", ()):
+                if own in self._tracers[kind].trace_at(sizes[0], name).facts.get("same_for", ()):
                     return name
         return None
 
+    def _kept(self, kind: tracing.Kind, name: str) -> BatchSizes | None:
+        """The batch sizes of which all traces are kept."""
+        holds = self._tracers[kind].holds
+        return next((sizes for sizes in _BATCH_SIZES[kind] if all(holds(size, name) for size in sizes)), None)
+
     def _trace(self, name: str) -> Scaling:
         if self._kind is None:
-            real_is_known = self._tracers["real-cpu"].holds(REAL_BATCH_SIZES[0], name)
-            fake_is_known = self._tracers["fake"].holds(FAKE_BATCH_SIZES[0], name)
-            self._kind = "real-cpu" if real_is_known and not fake_is_known else "fake"
+            known = {
+                kind: any(tracer.holds(sizes[0], name) for sizes in _BATCH_SIZES[kind])
+                for kind, tracer in self._tracers.items()
+            }
+            self._kind = "real-cpu" if known["real-cpu"] and not known["fake"] else "fake"
         if self._kind == "fake":
             try:
-                return self._scaling(name, "fake", FAKE_BATCH_SIZES)
+                return self._trace_somewhere(name, "fake")
             except DataDependentError:
                 self._kind = "real-cpu"
-        return self._scaling(name, "real-cpu", REAL_BATCH_SIZES)
+        return self._trace_somewhere(name, "real-cpu")
 
-    def _scaling(self, name: str, kind: tracing.Kind, batch_sizes: tuple[int, int, int]) -> Scaling:
+    def _trace_somewhere(self, name: str, kind: tracing.Kind) -> Scaling:
+        """The scaling from the first batch sizes at which the step runs; raises the first StepError if it runs at none."""
+        first: StepError | None = None
+        kept = self._kept(kind, name)
+        for sizes in dict.fromkeys(([kept] if kept else []) + list(_BATCH_SIZES[kind])):
+            if not self._failures.keys() & set(sizes):
+                self._sizes = sizes
+                try:
+                    return self._scaling(name, kind, sizes)
+                except StepError as error:
+                    first = first or error
+        assert first is not None
+        raise first
+
+    def _scaling(self, name: str, kind: tracing.Kind, batch_sizes: BatchSizes) -> Scaling:
         tracer = self._tracers[kind]
         rest = list(batch_sizes)
 
@@ -261,6 +312,10 @@ class Predictor:
             ahead = [size for size in rest if size != batch_size]
             if batch_size in rest:
                 rest.remove(batch_size)
-            return tracer.trace_at(batch_size, name, ahead=ahead)
+            try:
+                return tracer.trace_at(batch_size, name, ahead=ahead)
+            except StepError as error:
+                self._failures[batch_size] = str(error)
+                raise
 
         return scaling(trace_at, batch_sizes)

@@ -90,7 +90,7 @@ def fit(
     """Does a batch fit, and what is the largest that does?
 
     Says for each card what the peak memory is and what holds it. Without --gpu: for every card of the
-    catalogue, grouped by memory. Traces are kept in the user's cache directory, or below $WHICHGPU_CACHE.
+    catalogue, grouped by the memory that it is sold with. Traces are kept in the user's cache directory, or below $WHICHGPU_CACHE.
     """
     size = None if batch_size is None else text.parse_batch_size(batch_size)
     limit = None if memory_limit is None else text.parse_bytes(memory_limit)
@@ -120,7 +120,8 @@ def rank(
     """Which cards train these workloads, and at what price?
 
     Prints the largest batch of each workload on each card of the catalogue (* where not even batch size 1
-    fits), then the cards in three tiers with prices to buy and to rent, the cheapest that trains all first.
+    fits; cards with the same batches share a column), then the cards in three tiers with dated prices to buy
+    and to rent, the cheapest that trains all first. Cards that cannot run it at all come last, with the reason.
     """
     from whichgpu import api  # noqa: PLC0415
 

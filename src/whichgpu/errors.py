@@ -3,7 +3,8 @@
 WhichGpuError                 anything below; the command line prints its one line and exits with `exit_code`
 ├── InputError                an option or argument that makes no sense (batch size 0, "8 giraffes" of memory)
 ├── WorkloadError             the workload cannot be found, imported, set up or stepped
-│   └── MissingExtraError     it needs a package that is not installed; names the extra to install
+│   ├── MissingExtraError     it needs a package that is not installed; names the extra to install
+│   └── StepError             its step raised at one batch size; at another it may run
 ├── CatalogueError            an unknown or ambiguous card, a malformed catalogue file
 ├── TraceError                a trace that is damaged, of a newer format, or inconsistent
 └── CaptureError              tracing failed for a reason that is not the workload's own
@@ -29,6 +30,10 @@ class WorkloadError(WhichGpuError):
 
 class MissingExtraError(WorkloadError):
     """The workload needs a package that is not installed."""
+
+
+class StepError(WorkloadError):
+    """The step raised at one batch size; at another it may run."""
 
 
 class CatalogueError(WhichGpuError):

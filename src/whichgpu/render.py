@@ -482,7 +482,7 @@ def _print_unsupported(batches: str, cards: Iterable[tuple[tuple[str, ...], str]
         return
     console.print()
     console.print(Text(f"Not supported ({batches} by memory alone)", "bold"))
-    separator = "; " if any("," in card for held in by_reason.values() for card in held) else ", "
+    separator = "; " if any(", " in card for held in by_reason.values() for card in held) else ", "
     for reason, held in by_reason.items():
         console.print(f"{reason}:")
         console.print(Padding(_listed(held, separator), (0, 0, 0, 2)))

@@ -218,8 +218,12 @@ def scaling(trace_at: Callable[[int], Trace], batch_sizes: tuple[int, int, int])
     curved = _curved(low, high, third, trace_at)
     if curved is not None:
         return Scaling(affine=True, reason=None, at=lambda _: curved, example=high)
-    at = lru_cache(maxsize=_KEPT)(lambda batch_size: Single(trace_at(batch_size)))
-    return Scaling(affine=False, reason=reason, at=at, example=high)
+    return Scaling(affine=False, reason=reason, at=one_by_one(trace_at), example=high)
+
+
+def one_by_one(trace_at: Callable[[int], Trace]) -> Callable[[int], Single]:
+    """Every batch size from a trace of its own; the last few are kept."""
+    return lru_cache(maxsize=_KEPT)(lambda batch_size: Single(trace_at(batch_size)))
 
 
 # Where the square is checked: far enough from the other three, and cheap.

@@ -29,6 +29,7 @@ from whichgpu.trace import Trace
 
 RULES_VERSION = 1  # raise it when a trace means something else although the code below `capture` is the same
 CACHE_LIMIT_BYTES = 512 << 20
+_NO_FILE = (FileNotFoundError, NotADirectoryError)
 
 
 def cache_directory() -> Path:
@@ -92,8 +93,8 @@ class TraceCache:
             kept = self._directory / Path(entry.trace).name
             trace = traces.load(kept)
         except (OSError, msgspec.MsgspecError, TraceError) as error:
-            # another process may have removed or replaced the files meanwhile: that is no damage
-            if not isinstance(error, FileNotFoundError) and not isinstance(error.__cause__, FileNotFoundError):
+            # there is none, or another process removed or replaced the files meanwhile: that is no damage
+            if not isinstance(error, _NO_FILE) and not isinstance(error.__cause__, _NO_FILE):
                 self._on_note("a damaged entry of the trace cache was ignored and rebuilt")
             return None
         with contextlib.suppress(OSError):

@@ -213,6 +213,7 @@ class _Worker:
                     stdout=log,
                     stderr=subprocess.STDOUT,
                     pass_fds=(their_end,),
+                    env={**os.environ, "TMPDIR": str(self.directory)},  # what the user's code leaves there goes too
                     start_new_session=True,
                 )
         except BaseException as error:

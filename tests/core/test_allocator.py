@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,6 +18,7 @@ from whichgpu.allocator import (
     AllocatorConfig,
     Block,
     CachingAllocator,
+    CheckedProgram,
     OutOfMemory,
     Replay,
     SegmentState,
@@ -39,6 +41,7 @@ ROOT = Path(__file__).parents[2]
 RECORDED = sorted((ROOT / "tests" / "data" / "allocator").glob("*.json.gz"))
 
 EDGES = [1, 511, 512, 513, 4096, MIB - 1, MIB, MIB + 1, 5 * MIB, 10 * MIB - 1, 10 * MIB, 10 * MIB + 1]
+EDGES += [11 * MIB, 11 * MIB - 1000, 19 * MIB, 19 * MIB - 1000]  # leave about 1 MiB of a segment
 request_sizes = st.one_of(
     st.integers(0, 3000),
     st.integers(0, 2 * MIB),
@@ -62,8 +65,40 @@ def programs(draw: Any) -> tuple[list[int], list[int]]:
     return program, sizes
 
 
+def slots_once(program: list[int], sizes: list[int]) -> tuple[list[int], list[int]]:
+    """The same program with a slot for every allocation."""
+    renamed: dict[int, int] = {}
+    entries, bytes_of = [], []
+    for entry in program:
+        if entry > 0:
+            bytes_of.append(sizes[entry - 1])
+            renamed[entry] = len(bytes_of)
+            entries.append(len(bytes_of))
+        else:
+            entries.append(-renamed[-entry])
+    return entries, bytes_of
+
+
+@st.composite
+def long_programs(draw: Any) -> tuple[list[int], list[int]]:
+    """Some hundred entries of a few sizes, as training steps are, so that many free blocks have the same size."""
+    sizes = draw(st.lists(request_sizes | st.sampled_from(EDGES), min_size=2, max_size=6))
+    random = draw(st.randoms(use_true_random=False))
+    program: list[int] = []
+    live: list[int] = []
+    bytes_of: list[int] = []
+    for _ in range(draw(st.integers(100, 400))):
+        if random.random() < min(0.9, len(live) / 40):
+            program.append(-live.pop(random.randrange(len(live))))
+        else:
+            bytes_of.append(random.choice(sizes))
+            live.append(len(bytes_of))
+            program.append(len(bytes_of))
+    return program, bytes_of
+
+
 # How tight a limit is, in percent of the reserved peak without one: most of these force releases or failures.
-tightness = st.one_of(st.none(), st.integers(20, 105), st.integers(70, 100))
+tightness = st.one_of(st.none(), st.integers(20, 105), st.integers(70, 100), st.just(100))
 
 
 def limit_of(case: tuple[list[int], list[int]], percent: int | None, config: AllocatorConfig) -> int | None:
@@ -598,6 +633,58 @@ def test_replay_is_the_class_driven_by_hand(
     ) == replay(program, sizes, limit, config)
 
 
+def by_class(program: list[int], sizes: list[int], limit: int | None) -> tuple[object, ...]:
+    """What the class passes through with default settings: the fields of `Replay`."""
+    allocator = CachingAllocator(limit)
+    live: dict[int, Block] = {}
+    failed_at = peak_at = reserved_at = None
+    for index, entry in enumerate(program):
+        allocated, reserved = allocator.peak_allocated_bytes, allocator.peak_reserved_bytes
+        try:
+            if entry > 0:
+                live[entry] = allocator.malloc(sizes[entry - 1])
+            else:
+                allocator.free(live.pop(-entry))
+        except OutOfMemory:
+            failed_at = index
+            break
+        peak_at = index if allocator.peak_allocated_bytes > allocated else peak_at
+        reserved_at = index if allocator.peak_reserved_bytes > reserved else reserved_at
+    return (
+        failed_at is None,
+        failed_at,
+        None if failed_at is None else sizes[program[failed_at] - 1],
+        allocator.peak_reserved_bytes,
+        allocator.peak_allocated_bytes,
+        allocator.peak_requested_bytes,
+        peak_at,
+        reserved_at,
+        allocator.num_alloc_retries,
+        allocator.reserved_bytes,
+        allocator.allocated_bytes,
+    )
+
+
+@settings(max_examples=300, deadline=None)
+@given(case=long_programs() | programs().map(lambda case: slots_once(*case)), percent=tightness)
+def test_fast_replay_is_the_class(case: tuple[list[int], list[int]], percent: int | None) -> None:
+    """With default settings and slots used once, replay() takes its fast loop, and every figure is the class's."""
+    program, sizes = case
+    limit = limit_of(case, percent, CONFIGS[0])
+
+    assert by_class(program, sizes, limit) == msgspec.structs.astuple(replay(program, sizes, limit))
+    assert replay(program, sizes, limit) == replay(CheckedProgram(program), sizes, limit)
+
+
+@settings(max_examples=100, deadline=None)
+@given(case=programs(), percent=tightness)
+def test_names_of_slots_do_not_matter(case: tuple[list[int], list[int]], percent: int | None) -> None:
+    """A slot for every allocation, which is replayed by the fast loop, or slots used again: the same."""
+    limit = limit_of(case, percent, CONFIGS[0])
+
+    assert replay(*case, limit) == replay(*slots_once(*case), limit)
+
+
 @pytest.mark.parametrize("config", [CONFIGS[0], CONFIGS[1], EXPANDABLE_CARD], ids=str)
 @settings(max_examples=60, deadline=None)
 @given(case=programs(), more=st.integers(0, 50 * MIB))
@@ -694,6 +781,31 @@ def test_impossible_program_is_refused(program: list[int], sizes: list[int], mes
     """A program that no process could run raises a ValueError that points at the entry."""
     with pytest.raises(ValueError, match=message):
         replay(program, sizes, None)
+
+
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        ([1, 0], r"program\[1\] is 0; "),
+        ([-1], "frees a slot that is not alive"),
+        ([1, -1, -1], "frees a slot that is not alive"),
+        ([-1, 1], "frees a slot that is not alive"),
+        ([1, -1, 1], "allocates a slot twice"),
+        ([2, 1, 2], "allocates a slot twice"),
+    ],
+)
+def test_checked_program_uses_slots_once(program: list[int], message: str) -> None:
+    """What is no program, or uses a slot again, is not accepted as checked."""
+    with pytest.raises(ValueError, match=message):
+        CheckedProgram(program)
+
+
+def test_checked_program_needs_all_its_sizes() -> None:
+    """A checked program replayed with too few sizes is refused like any other."""
+    with pytest.raises(ValueError, match=r"program\[1\] is 3; .* there are 2 slots"):
+        replay(CheckedProgram([1, 3]), [5, 5], None)
+    with pytest.raises(ValueError, match=r"sizes\[1\] is -1"):
+        replay(CheckedProgram([1]), [5, -1], None)
 
 
 def test_impossible_use_of_the_class_is_refused() -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from synthetic import MIB, TRAINING, Call, Made, make_trace
 
 import whichgpu
 from whichgpu import api, catalogue, tracing, workspaces
-from whichgpu.errors import CatalogueError, DataDependentError, InputError, WorkloadError
+from whichgpu.errors import CatalogueError, DataDependentError, InputError, StepError, WorkloadError
 from whichgpu.overheads import context_bytes
 from whichgpu.trace import Trace
 
@@ -29,6 +30,7 @@ class World:
         self.same_for: tuple[str, ...] = ()
         self.facts: dict[str, Any] = {}
         self.fake_fails: Exception | None = None
+        self.runs_at: Callable[[int], bool] = lambda _: True  # the step raises at all other batch sizes
         self.held: set[tuple[str, int, str]] = set()
         self.notes: list[str] = []
         self.asked: list[tuple[str, int, str]] = []  # kind, batch size, class
@@ -56,6 +58,8 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
             found.ahead.append(tuple(ahead))
             if self.kind == "fake" and found.fake_fails is not None:
                 raise found.fake_fails
+            if not found.runs_at(batch_size):
+                raise StepError(f"{self.ref.text}: step raised at batch size {batch_size}: ValueError: odd")
             self.seconds += 0.5
             padded = -(-batch_size // found.bucket) * found.bucket
             trace = make_trace(
@@ -256,6 +260,89 @@ def test_sizes_in_steps_are_traced_one_by_one_and_told(world: World) -> None:
     assert row.max_batch_size >= 40
     sizes = [size for _, size, _ in world.asked]
     assert len(sizes) <= len(set(sizes)) + 8  # kept while they are needed
+
+
+@pytest.mark.parametrize(
+    ("runs_at", "expected"),
+    [
+        (lambda n: n % 2 == 0, (4, 8, 24)),
+        (lambda n: n <= 50, (4, 8, 24)),
+        (lambda n: n % 8 == 0, (16, 32, 144)),
+        (lambda n: n % 16 == 0, (16, 32, 144)),
+    ],
+)
+def test_a_step_that_runs_at_some_batch_sizes_only(
+    world: World, runs_at: Callable[[int], bool], expected: tuple[int, ...]
+) -> None:
+    """Other batch sizes are traced where the step raises at the usual ones; the note says so, and nothing else changes."""
+    usual = api.fit("bert-base", gpus=["H200"], batch_size=48)
+    world.asked.clear()
+    world.runs_at = runs_at
+    report = api.fit("bert-base", gpus=["H200"], batch_size=48)
+
+    assert usual.gpus == report.gpus
+    (note,) = report.notes
+    assert f"traced at batch sizes {', '.join(map(str, expected))}, since the step fails at others" in note
+    assert "step raised at batch size" in note
+    assert set(expected) <= {size for _, size, _ in world.asked}
+
+
+def test_a_step_with_real_tensors_may_want_more_than_one_sample(world: World) -> None:
+    """Batch normalisation refuses a single sample: pairs are traced then."""
+    world.fake_fails = DataDependentError("nonzero")
+    world.runs_at = lambda n: n > 1
+    api.fit("bert-base", gpus=["H200"])
+
+    assert [2, 4, 6] == [size for _, size, _ in world.asked[2:]]
+
+
+def test_kept_traces_at_other_batch_sizes_save_the_attempt(world: World) -> None:
+    """A repeat does not run into the same failure again."""
+    world.runs_at = lambda n: n % 2 == 0
+    world.held = {("fake", size, "9.0") for size in (4, 8, 24)}
+    report = api.fit("bert-base", gpus=["H200"])
+
+    assert [4, 8, 24] == [size for _, size, _ in world.asked]
+    assert ("traced at batch sizes 4, 8, 24, since the step fails at others",) == report.notes
+
+
+def test_a_step_that_never_runs_is_an_error(world: World) -> None:
+    """The first failure is the one that is told."""
+    world.runs_at = lambda _: False
+    with pytest.raises(StepError, match="batch size 4:"):
+        api.fit("bert-base", gpus=["H200"])
+    assert [4, 16] == [size for _, size, _ in world.asked]
+
+
+def test_the_batch_size_asked_about_is_tried(world: World) -> None:
+    """A step that fails at just the batch size in question is an error, whatever other sizes foretell."""
+    world.runs_at = lambda n: n != 48
+    with pytest.raises(StepError, match="batch size 48:"):
+        api.fit("bert-base", gpus=["H200"], batch_size=48)
+    assert api.fit("bert-base", gpus=["H200"], batch_size=49).gpus[0].fits
+
+
+def test_a_huge_batch_size_is_not_tried(world: World) -> None:
+    """What the user's own code may not have the memory for is only computed."""
+    report = api.fit("bert-base", gpus=["H200"], batch_size=10**6)
+
+    assert not report.gpus[0].fits
+    assert {4, 8, 67} == {size for _, size, _ in world.asked}
+
+
+def test_a_batch_size_that_is_an_exception_counts_by_itself(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the size asked about takes another amount than foretold, the answer is from its own trace."""
+    made = make_trace
+
+    def exceptional(program: Sequence[Call], batch_size: int, **options: Any) -> Trace:
+        return made(program, 96 if batch_size == 48 else batch_size, **options)
+
+    monkeypatch.setattr(sys.modules[__name__], "make_trace", exceptional)
+    report = api.fit("bert-base", gpus=["H200"], batch_size=48)
+    other = api.fit("bert-base", gpus=["H200"], batch_size=96)
+
+    assert other.gpus[0].peak_reserved_bytes == report.gpus[0].peak_reserved_bytes
+    assert not report.trace.affine
 
 
 def test_the_peaks_operator_is_the_one_at_the_batch_size_asked_for(world: World) -> None:

@@ -290,7 +290,8 @@ def test_a_cache_that_cannot_be_written_is_said(scene: Scene) -> None:
     scene.cache.write_text("in the way")
     with scene.tracer() as tracer:
         assert 4 == tracer.trace_at(4, "9.0").batch_size
-        assert any("cannot be written" in note for note in tracer.notes)
+        (note,) = tracer.notes
+        assert "cannot be written" in note
 
 
 def test_a_full_disk_costs_the_cache_only(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:

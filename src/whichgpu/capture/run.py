@@ -16,7 +16,7 @@ from whichgpu.capture.composites import Overrides
 from whichgpu.capture.pretend import Pretence
 from whichgpu.capture.recorder import Recorder
 from whichgpu.capture.target import Target
-from whichgpu.errors import DataDependentError, WorkloadError
+from whichgpu.errors import DataDependentError, StepError, WorkloadError
 
 # The first makes the optimizer's state, the second shows it together with activations, the third that it is steady.
 STEPS = 3
@@ -34,7 +34,7 @@ def capture(
 ) -> trace.Trace:
     """Trace `setup(device) -> step(batch_size)`.
 
-    Raises WorkloadError for the workload's own mistakes and DataDependentError where hollow tensors cannot go on.
+    Raises WorkloadError for the workload's own mistakes (StepError in its step) and DataDependentError where hollow tensors cannot go on.
     """
     started = time.perf_counter()
     recorder = Recorder(kind)
@@ -73,15 +73,16 @@ def _call(name: str, batch_size: int, what: str, function: Any) -> Any:
     except (DataDependentError, WorkloadError, KeyboardInterrupt):
         raise
     except BaseException as error:
+        failure = StepError if what == "step" else WorkloadError
         if isinstance(error, SystemExit):
-            raise WorkloadError(f"{name}: {what} called sys.exit({error.code})") from error
+            raise failure(f"{name}: {what} called sys.exit({error.code})") from error
         cause: BaseException | None = error
         while cause is not None:  # wrapped by a library
             if isinstance(cause, DataDependentError):
                 raise cause from None
             cause = cause.__cause__ or cause.__context__
         at = f" at batch size {batch_size}" if what == "step" else ""
-        raise WorkloadError(f"{name}: {what} raised{at}: {_last_line(error)}{_place(error)}") from error
+        raise failure(f"{name}: {what} raised{at}: {_last_line(error)}{_place(error)}") from error
 
 
 def _last_line(error: BaseException) -> str:

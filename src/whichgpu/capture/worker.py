@@ -19,7 +19,6 @@ import select
 import shutil
 import signal
 import sys
-import tempfile
 import time
 import traceback
 from pathlib import Path
@@ -87,6 +86,7 @@ def _load(ref: WorkloadRef) -> Any:
     import whichgpu.capture.run  # noqa: F401 - loaded once, before the forks
 
     _set_aside()
+    sys.dont_write_bytecode = True  # the user's folder stays as it is
     try:
         workload = load(ref)
     except KeyboardInterrupt as error:  # raised by the user's code itself: the signal is ignored here
@@ -257,7 +257,7 @@ def _make(fd: int, workload: Any, ref: WorkloadRef, key: tuple[str, int], kind: 
     progress(f"batch size {key[1]}: setting up")
     answer = _attempt(workload, ref, key, kind, path, progress)
     _flush()
-    if os.getpid() == own:  # a step that forks may come back here twice
+    if os.getpid() == own:  # a step may have forked and failed
         _answer(fd, **answer)
     os._exit(0)
 
@@ -284,7 +284,8 @@ def _attempt(
     try:
         trace.save(made, path)
     except OSError as error:
-        told = f"no room for the trace in {tempfile.gettempdir()} ({error.strerror}); set TMPDIR to another folder"
+        folder = path.parent.parent
+        told = f"no room for the trace in {folder} ({error.strerror}); set TMPDIR to another folder"
         return {"ok": False, "error": "CaptureError", "message": told}
     return {"ok": True, **_origin(ref)}
 
@@ -293,12 +294,15 @@ def _trace(workload: Any, ref: WorkloadRef, key: tuple[str, int], kind: str, pro
     from whichgpu.capture.run import capture
     from whichgpu.capture.target import Target
 
+    own = os.getpid()
     capability, batch_size = key
     if kind == "real-cpu":
         import torch
 
         torch.set_num_threads(max((os.cpu_count() or 2) // 2, 1))
     made = capture(ref.text, workload.setup, batch_size, Target.parse(capability), kind=kind, on_progress=progress)
+    if os.getpid() != own:  # a step that forks may come back here twice
+        os._exit(0)
     return _with_workload(made, workload)
 
 
