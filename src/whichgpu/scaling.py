@@ -57,6 +57,7 @@ class Scaled:
         self.events = low.events
         self.storage_count = len(low.storages)
         gap = high.batch_size - low.batch_size
+        self._bases = [storage.bytes for storage in low.storages]
         self._slopes: list[int] = []
         self._curves: dict[int, tuple[Fraction, Fraction, Fraction]] = {}
         for one, other in zip(low.storages, high.storages, strict=True):
@@ -88,7 +89,9 @@ class Scaled:
     def storage_bytes(self, batch_size: int) -> list[int]:
         """Requested bytes of every storage at a batch size."""
         by = batch_size - self.low.batch_size
-        sizes = [max(s.bytes + slope * by, 0) for s, slope in zip(self.low.storages, self._slopes, strict=True)]
+        sizes = [base + slope * by for base, slope in zip(self._bases, self._slopes, strict=True)]
+        if sizes and min(sizes) < 0:
+            sizes = [max(size, 0) for size in sizes]
         for index, (constant, linear, square) in self._curves.items():
             sizes[index] = max(ceil(constant + linear * batch_size + square * batch_size**2), 0)
         return sizes

@@ -38,7 +38,7 @@ class EventKind(IntEnum):
     STEP = 3  # argument: step number from 0; that training step begins (before it: setup)
 
 
-class Tensor(msgspec.Struct, frozen=True, array_like=True):
+class Tensor(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One tensor argument or result of an operator."""
 
     shape: tuple[int, ...]
@@ -47,7 +47,7 @@ class Tensor(msgspec.Struct, frozen=True, array_like=True):
     storage: int = -1  # index into Trace.storages, -1 for memory of the host
 
 
-class Op(msgspec.Struct, frozen=True, array_like=True):
+class Op(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One operator as the dispatcher ran it on the GPU."""
 
     name: str  # overload name: "aten.convolution.default"
@@ -61,7 +61,7 @@ class Op(msgspec.Struct, frozen=True, array_like=True):
     source: int = -1  # index into Trace.names: "file.py:12" in user code
 
 
-class Storage(msgspec.Struct, frozen=True, array_like=True):
+class Storage(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One allocation on the GPU, as PyTorch requests it (not rounded)."""
 
     bytes: int
