@@ -17,7 +17,7 @@ if _typing.TYPE_CHECKING:
     from whichgpu.advice import FitReport, RankReport
     from whichgpu.api import fit, rank
     from whichgpu.errors import WhichGpuError
-    from whichgpu.workload import workload as describe
+    from whichgpu.workload import describe
 
     __version__: str
 
@@ -27,8 +27,7 @@ _HOMES = {
     "FitReport": ("whichgpu.advice", "FitReport"),
     "RankReport": ("whichgpu.advice", "RankReport"),
     "WhichGpuError": ("whichgpu.errors", "WhichGpuError"),
-    # the decorator cannot go by its own name here, which is that of its module
-    "describe": ("whichgpu.workload", "workload"),
+    "describe": ("whichgpu.workload", "describe"),
     "fit": ("whichgpu.api", "fit"),
     "rank": ("whichgpu.api", "rank"),
 }

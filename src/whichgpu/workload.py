@@ -82,7 +82,7 @@ class Workload:
     source_files: tuple[Path, ...] = ()  # the file itself or its config.json; `sources` adds what it imports
 
 
-def workload(
+def describe(
     *,
     unit: str = "samples",
     items_per_sample: int = 1,
@@ -91,7 +91,7 @@ def workload(
 ) -> Callable[[F], F]:
     """Decorate a `setup` function with what one batch of it means; everything is optional."""
     if items_per_sample < 1 or default_batch_size < 1:
-        raise WorkloadError("@workload: items_per_sample and default_batch_size must be 1 or more")
+        raise WorkloadError("@describe: items_per_sample and default_batch_size must be 1 or more")
     facts: dict[str, Any] = {
         "unit": unit,
         "items_per_sample": items_per_sample,

@@ -60,7 +60,7 @@ def test_the_contracts_hold(original: Path) -> None:
         ("api.py", "import whichgpu.capture.worker", CAPTURE),
         ("memory.py", "from whichgpu import tracing", LAYERS),
         ("trace.py", "from whichgpu.allocator import replay", LAYERS),
-        ("render.py", "from whichgpu import api", LAYERS),
+        ("render/fit.py", "from whichgpu import api", LAYERS),
         ("utils.py", "", LAYERS),
         ("capture/helpers.py", "", CAPTURE_LAYERS),
         ("capture/hollow.py", "from whichgpu.capture import run", CAPTURE_LAYERS),

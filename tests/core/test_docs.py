@@ -144,7 +144,7 @@ def test_how_it_works_speaks_of_every_part() -> None:
         "cli.py",
         "errors.py",
         "py.typed",
-        "render.py",
+        "render/",
         "text.py",
         "torch_build.py",
     }

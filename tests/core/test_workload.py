@@ -263,8 +263,8 @@ def test_a_package_is_loaded_from_the_current_folder() -> None:
 
 def test_the_decorator_sets_unit_and_name() -> None:
     """What the decorator says is in the loaded workload; without it the defaults are."""
-    source = "from whichgpu.workload import workload\n"
-    source += "@workload(unit='tokens', items_per_sample=128, name='mine', default_batch_size=4)\n"
+    source = "from whichgpu import describe\n"
+    source += "@describe(unit='tokens', items_per_sample=128, name='mine', default_batch_size=4)\n"
     write("marked.py", source + GOOD.replace("return", "'''Train it.'''\n    return"))
     write("plain.py")
     marked, plain = load(parse("marked.py")), load(parse("plain.py"))
@@ -284,7 +284,7 @@ def test_the_decorator_sets_unit_and_name() -> None:
     )
     assert isinstance(plain, Workload)
     with pytest.raises(WorkloadError):
-        workload.workload(items_per_sample=0)
+        workload.describe(items_per_sample=0)
 
 
 def test_with_options_overrides_and_refuses() -> None:

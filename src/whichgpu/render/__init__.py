@@ -1,0 +1,14 @@
+"""Reports as text for a person, and as JSON for a program.
+
+Everything shown stands in the record: this package groups, orders and aligns, and computes nothing. In a pipe
+the text is plain and 80 columns wide; in a terminal colour helps, but never says anything alone.
+"""
+
+from __future__ import annotations
+
+from whichgpu.render.common import make_console, to_json, trimmed
+from whichgpu.render.fit import print_fit
+from whichgpu.render.lists import print_gpus, print_zoo
+from whichgpu.render.rank import print_rank
+
+__all__ = ["make_console", "print_fit", "print_gpus", "print_rank", "print_zoo", "to_json", "trimmed"]

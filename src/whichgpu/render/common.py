@@ -1,0 +1,129 @@
+"""What every report shares: consoles, JSON, titles, tables, notes and lists of names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import IO, Any
+
+import msgspec
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, JustifyMethod
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from whichgpu import text
+from whichgpu.advice import Basis, TraceInfo
+
+_BASIS: dict[Basis, str] = {
+    "predicted": "predicted (no GPU was used)",
+    "measured": "measured on the card",
+    "published": "as published by others",
+}
+_TRACED = {"fake": "with fake tensors", "real-cpu": "with real tensors on the CPU"}
+DOES_NOT_RUN = "*"
+_HARD_BLANK = "\ue000"  # a blank at which Rich does not break a line; it would at U+00A0
+
+
+def make_console(file: IO[str], width: int | None = None) -> Console:
+    """A console that takes names as they are: no markup, no emoji, no guessed highlights."""
+    return Console(file=file, width=width, markup=False, emoji=False, highlight=False)
+
+
+@contextmanager
+def trimmed(console: Console) -> Iterator[None]:
+    """Print what is printed inside without the blanks that fill up lines, and with names in one piece."""
+    with console.capture() as captured:
+        yield
+    for line in captured.get().splitlines():
+        console.file.write(line.rstrip(" ").replace(_HARD_BLANK, " ") + "\n")
+
+
+def to_json(record: Any) -> str:
+    """The record as indented JSON, its keys in the order of its fields."""
+    return msgspec.json.format(msgspec.json.encode(record), indent=2).decode()
+
+
+def print_title(title: str, basis: Basis, console: Console) -> None:
+    """Print the first line of a report: what it says, and on which basis."""
+    console.print(Text.assemble((title, "bold"), f": {_BASIS[basis]}"))
+
+
+def traced(trace: TraceInfo) -> str:
+    """How and when a workload was traced, in words."""
+    how = _TRACED[trace.kind]
+    when = "earlier and cached" if trace.cached else f"in {text.format_seconds(trace.seconds)}"
+    version = f" (torch {trace.torch_version})" if trace.torch_version else ""
+    return f"{how} {when}{version}"
+
+
+def print_section(title: str, style: str, table: Table, console: Console) -> None:
+    """Print a table under its title."""
+    console.print()
+    console.print(Text(title, f"bold {style}" if style != "bold" else style))
+    console.print(table)
+
+
+def make_table(*titles: str) -> Table:
+    """A table whose columns do not wrap; a title that ends in ">" is of a column of numbers."""
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for title in titles:
+        add_column(table, title)
+    return table
+
+
+def dense_table(console: Console, *, narrow: bool = False) -> Table:
+    """A table with two blanks between columns, or one."""
+    padding = (0, 0 if narrow else 1, 0, 0)
+    return Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=padding, collapse_padding=True)
+
+
+def add_column(table: Table, title: str) -> None:
+    """Add a column that does not wrap; a title that ends in ">" is of a column of numbers."""
+    justify: JustifyMethod = "right" if title.endswith(">") else "left"
+    table.add_column(title.rstrip(">"), justify=justify, no_wrap=True)
+
+
+def print_unsupported(batches: str, cards: Iterable[tuple[tuple[str, ...], str]], console: Console) -> None:
+    """The cards that cannot run it for some reason, by reason, with what their memory would hold."""
+    by_reason: dict[str, list[str]] = {}
+    for reasons, card in cards:
+        if reasons:
+            by_reason.setdefault("; ".join(reasons), []).append(card)
+    if not by_reason:
+        return
+    console.print()
+    console.print(Text(f"Not supported ({batches} by memory alone)", "bold"))
+    separator = "; " if any(", " in card for held in by_reason.values() for card in held) else ", "
+    for reason, held in by_reason.items():
+        console.print(f"{reason}:")
+        console.print(Padding(listed(held, separator), (0, 0, 0, 2)))
+
+
+def print_notes(notes: Sequence[str], console: Console) -> None:
+    """Print caveats as a list."""
+    if not notes:
+        return
+    console.print()
+    for note in notes:
+        line = Table.grid(padding=(0, 1))
+        line.add_row("-", note)
+        console.print(line)
+
+
+def print_legend(batches: Iterable[int], console: Console) -> None:
+    """Print what the star means, where one of the batches is shown as a star."""
+    if not all(batches):
+        console.print()
+        console.print(f"{DOES_NOT_RUN}  not even batch size 1 fits")
+
+
+def listed(items: Iterable[str], separator: str = ", ") -> str:
+    """Items in a line that is broken only between them."""
+    return separator.join(item.replace(" ", _HARD_BLANK) for item in items)
+
+
+def format_batch(batch_size: int) -> str:
+    """A largest batch in a table; a star where not even one sample fits."""
+    return text.format_count(batch_size) if batch_size else DOES_NOT_RUN

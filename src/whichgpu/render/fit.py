@@ -1,0 +1,178 @@
+"""A fit report: one block for each card asked about, or all cards grouped by memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+
+from rich.console import Console, JustifyMethod
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from whichgpu import text
+from whichgpu.advice import Breakdown, FitReport, FitRow
+from whichgpu.render.common import (
+    add_column,
+    format_batch,
+    listed,
+    make_table,
+    print_legend,
+    print_notes,
+    print_section,
+    print_title,
+    print_unsupported,
+    traced,
+)
+
+_BAR_WIDTH = 24
+_BAR_COLUMNS: tuple[JustifyMethod, ...] = ("left", "right", "right", "left")
+
+
+def print_fit(report: FitReport, console: Console, *, detailed: bool) -> None:
+    """Print a fit report: one block per card when `detailed`, else tables of cards grouped by memory."""
+    title = f"{report.workload}, batch size {text.format_count(report.batch_size)}"
+    print_title(title, report.basis, console)
+    console.print(f"Traced {traced(report.trace)}.")
+    for row in report.gpus:
+        if detailed or row.gpu == "limit":
+            _print_card(row, report.batch_size, console)
+    if not detailed:
+        cards = [row for row in report.gpus if row.gpu != "limit"]
+        usable = [row for row in cards if row.supported]
+        _print_groups(usable, report.batch_size, console)
+        print_legend([row.max_batch_size for row in cards], console)
+        _print_example(usable, console)
+        print_unsupported(
+            "largest batch", ((row.notes, f"{row.gpu} {format_batch(row.max_batch_size)}") for row in cards), console
+        )
+    print_notes(report.notes, console)
+
+
+def _print_card(row: FitRow, batch_size: int, console: Console) -> None:
+    memory = text.format_bytes(row.memory_bytes)
+    name = f"Memory limit of {memory}" if row.gpu == "limit" else f"{row.gpu} ({memory})"
+    console.print()
+    console.print(_verdict(row, name, batch_size))
+    facts = Table.grid(padding=(0, 2))
+    facts.add_column(no_wrap=True)
+    facts.add_column()
+    for note in row.notes:
+        facts.add_row("not supported", note)
+    facts.add_row("largest batch", _largest(row))
+    where = f" in {row.peak_phase}, at {row.peak_op}" if row.peak_op else ""
+    if row.fits:
+        context = f" (and {text.format_bytes(row.context_bytes)} for the CUDA context)"
+        reserved = text.format_bytes(row.peak_reserved_bytes)
+        facts.add_row("peak reserved", reserved + (context if row.context_bytes else ""))
+        facts.add_row("peak allocated", text.format_bytes(row.peak_allocated_bytes) + where)
+    elif row.breakdown is not None:
+        needed = sum(count for _, count in _items(row.breakdown))
+        facts.add_row("would allocate", text.format_bytes(needed) + where)
+    console.print(Padding(facts, (0, 0, 0, 2)))
+    if row.breakdown is not None:
+        console.print("  held at the peak" if row.fits else "  would be held at the peak")
+        console.print(Padding(_bars(row.breakdown, console), (0, 0, 0, 4)))
+
+
+def _verdict(row: FitRow, name: str, batch_size: int) -> Text:
+    if row.fits:
+        said, style = f"batch size {text.format_count(batch_size)} fits", "green"
+    elif row.max_batch_size:
+        said, style = f"batch size {text.format_count(batch_size)} does not fit", "yellow"
+    else:
+        said, style = "not even batch size 1 fits", "red"
+    if not row.supported:
+        said, style = f"not supported; by memory alone {said}", "red"
+    return Text.assemble((name, "bold"), ": ", (said, style))
+
+
+def _largest(row: FitRow) -> str:
+    if not row.max_batch_size:
+        return "none"
+    power = text.format_count(row.max_batch_size_pow2)
+    return f"{text.format_count(row.max_batch_size)} (power of two: {power})"
+
+
+def _bars(held: Breakdown, console: Console) -> Table:
+    """What holds the memory, the most first, with a bar for its share."""
+    parts = {name.removesuffix("_bytes").replace("_", " "): count for name, count in _items(held)}
+    whole = sum(parts.values())
+    bars = Table.grid(padding=(0, 2))
+    for justify in _BAR_COLUMNS:
+        bars.add_column(justify=justify, no_wrap=True)
+    for name, count in sorted(parts.items(), key=lambda part: -part[1]):
+        if count:
+            bar = Text(_bar(count / whole, console), "cyan")
+            bars.add_row(name, text.format_bytes(count), text.format_share(count, whole), bar)
+    return bars
+
+
+def _bar(share: float, console: Console) -> str:
+    if console.options.ascii_only:
+        return "#" * round(_BAR_WIDTH * share)
+    whole, eighths = divmod(round(8 * _BAR_WIDTH * share), 8)
+    return "█" * whole + ("▏▎▍▌▋▊▉"[eighths - 1] if eighths else "")
+
+
+def _items(held: Breakdown) -> list[tuple[str, int]]:
+    return [(name, getattr(held, name)) for name in held.__struct_fields__]
+
+
+def _print_groups(cards: Sequence[FitRow], batch_size: int, console: Console) -> None:
+    """The cards that fit, the smallest first, then those that do not, the nearest miss first."""
+    batch = text.format_count(batch_size)
+    fitting = sorted((row for row in cards if row.fits), key=_by_memory)
+    missing = sorted((row for row in cards if not row.fits), key=lambda row: (*(-n for n in _size(row)), row.gpu))
+    for rows, words, style in ((fitting, "fits on", "green"), (missing, "does not fit on", "yellow")):
+        if rows:
+            table = make_table("\nSold as>", "Largest\nbatch>", "Power\nof two>")
+            if rows is fitting:
+                add_column(table, "Peak\nreserved>")
+            table.add_column("\nCards")
+            _add_groups(table, rows)
+            print_section(f"Batch size {batch} {words}", style, table, console)
+    if fitting:
+        allocated = _span(row.peak_allocated_bytes for row in fitting)
+        context = _span(row.context_bytes for row in fitting)
+        said = f"Peak allocated: {allocated}. What counts is the memory that the driver shows, less {context} "
+        console.print()
+        console.print(f"{said}for the CUDA context.")
+
+
+def _span(counts: Iterable[int | None]) -> str:
+    known = [count for count in counts if count is not None]
+    ends = dict.fromkeys(map(text.format_bytes, (min(known), max(known))))
+    return " to ".join(ends)
+
+
+def _size(row: FitRow) -> tuple[int, int]:
+    return text.memory_class_gb(row.memory_bytes), row.max_batch_size
+
+
+def _by_memory(row: FitRow) -> tuple[int, int, str, str]:
+    return (*_size(row), text.format_bytes(row.peak_reserved_bytes), row.gpu)
+
+
+def _add_groups(table: Table, rows: Iterable[FitRow]) -> None:
+    """Rows that read the same become one row with all their cards; a size stands at the first of its rows."""
+
+    def cells(row: FitRow) -> tuple[str, ...]:
+        batches = (format_batch(row.max_batch_size), format_batch(row.max_batch_size_pow2))
+        return (*batches, text.format_bytes(row.peak_reserved_bytes)) if row.fits else batches
+
+    for size, sold in groupby(rows, key=lambda row: text.format_memory_class(row.memory_bytes)):
+        for number, (key, same) in enumerate(groupby(sold, key=cells)):
+            table.add_row("" if number else size, *key, listed(row.gpu for row in same))
+
+
+def _print_example(cards: Sequence[FitRow], console: Console) -> None:
+    """What holds the memory, on the smallest card that fits: on the others it is much the same."""
+    fitting = [row for row in cards if row.fits and row.breakdown is not None]
+    if not fitting:
+        return
+    row = min(fitting, key=_by_memory)
+    assert row.breakdown is not None
+    console.print()
+    console.print(Text(f"Held at the peak ({row.gpu}; in {row.peak_phase}, at {row.peak_op})", "bold"))
+    console.print(Padding(_bars(row.breakdown, console), (0, 0, 0, 2)))

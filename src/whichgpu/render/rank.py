@@ -1,0 +1,215 @@
+"""A ranking: the largest batches, workloads down and cards across, then three tiers with prices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from whichgpu import text
+from whichgpu.advice import RankReport, RankRow, Tier
+from whichgpu.catalogue import Price
+from whichgpu.render.common import (
+    add_column,
+    dense_table,
+    format_batch,
+    listed,
+    print_legend,
+    print_notes,
+    print_section,
+    print_title,
+    print_unsupported,
+    traced,
+)
+
+_TIERS: dict[Tier, str] = {
+    "all": "Trains all",
+    "most": "Trains most (small batches)",
+    "poor": "Not a good fit",
+}
+_GAP = 2  # between columns: one blank of padding, one of the box
+_NARROW = 76  # below this, tables of prices do without the padding
+
+
+class _Column(NamedTuple):
+    """Cards with the same largest batches, in the order of recommendation."""
+
+    number: int
+    batches: tuple[int, ...]
+    rows: list[RankRow]
+
+    def memory(self) -> str:
+        """What its cards are sold with."""
+        return text.format_memory_classes(row.memory_bytes for row in self.rows)
+
+
+def print_rank(report: RankReport, console: Console) -> None:
+    """Print a ranking: the largest batches, workloads down and cards across, then three tiers with prices.
+
+    Cards with the same batches share a column, and each column's cards are listed below.
+    """
+    print_title("Largest batch that fits, as a power of two", report.basis, console)
+    for workload, trace in report.traces.items():
+        console.print(f"{workload}: traced {traced(trace)}.")
+    columns = _columns(report)
+    for block in _blocks(report.workloads, columns, console):
+        console.print()
+        console.print(_batch_table(report.workloads, block, console))
+    _print_members(columns, console)
+    print_legend([batch for row in report.gpus for batch in row.max_batch_size.values()], console)
+    numbers = {row.gpu: column.number for column in columns for row in column.rows}
+    for tier, title in _TIERS.items():
+        rows = [row for row in report.gpus if row.tier == tier and row.supported]
+        if rows:
+            _print_tier(title, rows, numbers, len(report.workloads), console)
+    if any(row.buy or row.rent for row in report.gpus):
+        console.print()
+        console.print(_PRICES)
+    print_unsupported(", ".join(report.workloads), ((row.notes, _in_brief(row)) for row in report.gpus), console)
+    print_notes(report.notes, console)
+    console.print()
+    console.print(_first_choice(report))
+
+
+def _columns(report: RankReport) -> list[_Column]:
+    """The supported cards by their batches, the smallest memory first."""
+    groups: dict[tuple[int, ...], list[RankRow]] = {}
+    for row in report.gpus:
+        if row.supported:
+            groups.setdefault(tuple(row.max_batch_size_pow2[name] for name in report.workloads), []).append(row)
+
+    def size(group: tuple[tuple[int, ...], list[RankRow]]) -> tuple[int, tuple[int, ...]]:
+        return min(text.memory_class_gb(row.memory_bytes) for row in group[1]), group[0]
+
+    return [_Column(n, *group) for n, group in enumerate(sorted(groups.items(), key=size), 1)]
+
+
+def _blocks(workloads: Sequence[str], columns: Sequence[_Column], console: Console) -> list[list[_Column]]:
+    """The columns in blocks that are no wider than the console."""
+    room = console.width - _label_width(workloads, console)
+    blocks: list[list[_Column]] = []
+    left = 0
+    for column in columns:
+        width = max(len(column.memory()), *(len(format_batch(batch)) for batch in column.batches)) + _GAP
+        if not blocks or left < width:
+            blocks.append([])
+            left = room
+        blocks[-1].append(column)
+        left -= width
+    return blocks
+
+
+def _label_width(workloads: Sequence[str], console: Console) -> int:
+    return min(max(map(len, workloads), default=0), console.width // 3)
+
+
+def _batch_table(workloads: Sequence[str], columns: Sequence[_Column], console: Console) -> Table:
+    table = dense_table(console)
+    table.add_column("Column\nSold as", width=max(_label_width(workloads, console), 7), overflow="fold")
+    for column in columns:
+        add_column(table, f"{column.number}\n{column.memory()}>")
+    for number, workload in enumerate(workloads):
+        table.add_row(workload, *(format_batch(column.batches[number]) for column in columns))
+    return table
+
+
+def _print_members(columns: Sequence[_Column], console: Console) -> None:
+    table = dense_table(console)
+    for title in ("Column>", "Sold as>"):
+        add_column(table, title)
+    table.add_column("Cards, the cheapest to buy first")
+    for column in columns:
+        table.add_row(str(column.number), column.memory(), listed(row.gpu for row in column.rows))
+    console.print()
+    console.print(table)
+
+
+def _print_tier(
+    title: str, rows: Sequence[RankRow], numbers: Mapping[str, int], workloads: int, console: Console
+) -> None:
+    table = dense_table(console, narrow=console.width < _NARROW)
+    table.add_column("\nCard", overflow="fold")
+    some_fail = any(row.trains < workloads for row in rows)
+    for column in ("\nCol>", *(["\nRuns>"] if some_fail else []), "\nSold as>", "Buy\nUSD>"):
+        add_column(table, column)
+    table.add_column("")
+    for column in ("", "Rent\nUSD/h>", ""):
+        add_column(table, column)
+    for row in rows:
+        if row.buy or row.rent:
+            runs = [f"{row.trains}/{workloads}"] if some_fail else []
+            size = text.format_memory_class(row.memory_bytes)
+            table.add_row(row.gpu, str(numbers[row.gpu]), *runs, size, *_buy(row.buy), *_rent(row.rent))
+    if table.row_count:
+        print_section(title, "bold", table, console)
+    unpriced = [f"{row.gpu} (column {numbers[row.gpu]})" for row in rows if not row.buy and not row.rent]
+    if unpriced:
+        console.print()
+        console.print(f"{title}, no price known: {listed(unpriced)}")
+
+
+_PRICES = (
+    "Prices are medians of dated offers (providers and sources: --json), and cards are ordered by price "
+    "alone: speed is not compared. lowest: of a shop's listings; launch: the maker's price then; dated: no "
+    "newer offer is known."
+)
+
+
+def _buy(price: Price | None) -> tuple[str, str, str]:
+    if price is None:
+        return text.UNKNOWN, "", ""
+    return text.format_amount(price.usd, price.unit), _condition(price), text.format_month(price.newest)
+
+
+def _rent(price: Price | None) -> tuple[str, str]:
+    if price is None:
+        return text.UNKNOWN, ""
+    when = f"{_condition(price)} {text.format_month(price.newest)}".lstrip()
+    return text.format_amount(price.usd, price.unit), when
+
+
+def _condition(price: Price) -> str:
+    # a rent is on demand unless it says otherwise
+    return price.condition.removesuffix(" listing").removeprefix("on-demand").removeprefix(", ")
+
+
+def _in_brief(row: RankRow) -> str:
+    """A card in a line with others: its batches and what it costs."""
+    batches = "/".join(map(format_batch, row.max_batch_size_pow2.values()))
+    said = [f"{row.gpu} {batches}"]
+    for price in (row.buy, row.rent):
+        if price is not None:
+            words = (text.format_usd(price.usd, price.unit), _condition(price), text.format_month(price.newest))
+            said.append(" ".join(filter(None, words)))
+    return ", ".join(said)
+
+
+def _first_choice(report: RankReport) -> Text:
+    """The cheapest to buy of today's prices, and the cheapest to rent where that is another card."""
+    usable = [row for row in report.gpus if row.tier == "all" and row.supported]
+    if not usable:
+        return Text("No supported card trains all of them.")
+    first = next((row for row in usable if row.buy and _is_current(row.buy)), usable[0])
+    rented = [row for row in usable if row.rent and _is_current(row.rent)]
+    cheapest = min(rented, key=lambda row: row.rent.usd if row.rent else 0.0, default=first)
+    offers = [_offer(price) for price in (first.buy, first.rent) if price is not None]
+    said = " or ".join(offers) if offers else "no price known"
+    choice = Text.assemble("First choice that trains all: ", (first.gpu, "bold"), f", {said}")
+    if cheapest is not first and cheapest.rent is not None:
+        choice.append_text(Text.assemble("\nCheapest to rent: ", (cheapest.gpu, "bold"), f", {_offer(cheapest.rent)}"))
+    return choice
+
+
+def _is_current(price: Price) -> bool:
+    return not price.condition.endswith("dated") and price.condition != "launch"
+
+
+def _offer(price: Price) -> str:
+    words = text.format_usd(price.usd, price.unit)
+    months = text.format_months(price.oldest, price.newest)
+    over = f"median of {text.format_count(price.offers)}, " if price.offers > 1 else ""
+    by = f", {price.providers[0]}" if price.unit == "hour" and len(price.providers) == 1 else ""
+    return f"{words} {price.condition} ({over}{months}{by})"
