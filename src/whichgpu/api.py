@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import cache as once
 
 from whichgpu import advice, catalogue, tracing, workload
 from whichgpu.advice import FitReport, RankReport, TraceInfo
+from whichgpu.answers import Book, Traced, head
 from whichgpu.capability import CLASSES, class_of
 from whichgpu.errors import DataDependentError, InputError, StepError
 from whichgpu.extrapolation import MARGIN, LineModel
@@ -78,14 +80,14 @@ def fit(
         for number, card in enumerate(chosen):
             if on_progress is not None:
                 on_progress(f"{card.name} ({number + 1} of {len(chosen)})")
-            trace = predictor.trace(card.capability)
+            facts = predictor.facts(card.capability)
             rows.append(
                 advice.fit_row(
                     card,
                     predictor.model(card.capability),
                     size,
                     context_bytes(card.capability),
-                    catalogue.supports(card, build.version, build.cuda, advice.dtypes_used(trace)),
+                    catalogue.supports(card, build.version, build.cuda, advice.dtypes_used(facts)),
                 )
             )
         return FitReport(
@@ -123,12 +125,12 @@ def rank(
             for number, card in enumerate(chosen):
                 if on_progress is not None:
                     on_progress(f"{ref.text} on {card.name} ({number + 1} of {len(chosen)})")
-                trace = predictor.trace(card.capability)
+                facts = predictor.facts(card.capability)
                 largest[card.id] = advice.largest(
                     card,
                     predictor.model(card.capability),
                     context_bytes(card.capability),
-                    catalogue.supports(card, build.version, build.cuda, advice.dtypes_used(trace)),
+                    catalogue.supports(card, build.version, build.cuda, advice.dtypes_used(facts)),
                 )
             answers[ref.text] = largest
             traces[ref.text] = predictor.info()
@@ -166,12 +168,18 @@ class Predictor:
         self._failures: dict[int, str] = {}  # batch sizes at which the step raised
         self._scalings: dict[str, Scaling] = {}
         self._models: dict[tuple[str, tuple[int, int]], Model] = {}
+        books = {kind: tracer.book() for kind, tracer in self._tracers.items()}
+        self._book = next((book for book in books.values() if book), Book())
+        self._answered = len(self._book)
 
     def __enter__(self) -> Predictor:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._stack.close()
+        kinds = {scaled.example.kind for scaled in self._scalings.values()}
+        if kind is None and len(self._book) > self._answered and len(kinds) == 1:
+            self._tracers[kinds.pop()].keep(self._book)
 
     def model(self, capability: tuple[int, int]) -> Model:
         """The memory model for a card's compute capability."""
@@ -179,10 +187,12 @@ class Predictor:
         key = (name, capability)
         if key not in self._models:
             scaled = self._scalings[name]
+            way = "scaled" if scaled.affine else "single"
+            answers = self._book.about(name, way, capability)
             if scaled.affine or (self._exact and scaled.example.kind == "fake"):
-                self._models[key] = MemoryModel(scaled.at, capability)
+                self._models[key] = MemoryModel(scaled.at, capability, answers=answers)
             else:
-                self._models[key] = LineModel(scaled.at, capability, self._sizes)
+                self._models[key] = LineModel(scaled.at, capability, self._sizes, answers)
         return self._models[key]
 
     def check(self, batch_size: int, capability: tuple[int, int]) -> None:
@@ -194,15 +204,25 @@ class Predictor:
         scaled = self._scalings[name]
         if scaled.example.kind != "fake" or batch_size > _LARGEST_CHECKED or batch_size in self._sizes:
             return
-        trace = self._tracers["fake"].trace_at(batch_size, name)
-        foretold = scaled.at(batch_size)
-        reason = foretold.agrees_with(trace) if isinstance(foretold, Scaled) else None
+        key = f"{name} {batch_size}"
+        if key not in self._book.checks:
+            trace = self._tracers["fake"].trace_at(batch_size, name)
+            foretold = scaled.at(batch_size)
+            self._book.checks[key] = foretold.agrees_with(trace) if isinstance(foretold, Scaled) else None
+        reason = self._book.checks[key]
         if reason is not None:
             at = one_by_one(lambda size: self._tracers["fake"].trace_at(size, name))
             self._scalings[name] = Scaling(affine=False, reason=reason, at=at, example=scaled.example)
 
     def trace(self, capability: tuple[int, int]) -> Trace:
         """An example trace for a card's compute capability."""
+        name = self._class_of(capability)
+        if not self._scalings[name].example.events:  # only its facts are known yet
+            self._scalings[name] = self._trace(name)
+        return self._scalings[name].example
+
+    def facts(self, capability: tuple[int, int]) -> Trace:
+        """The same, perhaps without operators, storages and events: then nothing need be read."""
         return self._scalings[self._class_of(capability)].example
 
     def default_batch_size(self) -> int:
@@ -252,9 +272,30 @@ class Predictor:
         for traced, scaled in self._scalings.items():
             if own == traced or own in scaled.example.facts.get("same_for", ()):
                 return traced
+        for name, known in self._book.traced.items():
+            if own == name or own in known.example.facts.get("same_for", ()):
+                self._scalings[name] = self._recalled(name, known)
+                return name
         name = self._kept_like(own) or own
-        self._scalings[name] = self._trace(name)
+        self._scalings[name] = scaled = self._trace(name)
+        self._book.traced[name] = Traced(
+            kind=scaled.example.kind,
+            batch_sizes=self._sizes,
+            failures=self._failures,
+            affine=scaled.affine,
+            reason=scaled.reason,
+            example=head(scaled.example),
+        )
         return name
+
+    def _recalled(self, name: str, traced: Traced) -> Scaling:
+        """The scaling as it came out earlier; traces are read when something is asked that has no answer yet."""
+        self._kind, self._sizes = traced.kind, traced.batch_sizes
+        self._failures.update(traced.failures)
+        whole = once(lambda: self._trace(name))
+        return Scaling(
+            affine=traced.affine, reason=traced.reason, at=lambda size: whole().at(size), example=traced.example
+        )
 
     def _kept_like(self, own: str) -> str | None:
         """Another class whose traces are all kept and hold for this one too; None where its own are kept as well."""

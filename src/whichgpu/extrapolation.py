@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from whichgpu.allocator import Replay
-from whichgpu.memory import HELD, MAX_BATCH_SIZE, MemoryModel, Peak
+from whichgpu.memory import HELD, MAX_BATCH_SIZE, Answers, MemoryModel, Peak
 from whichgpu.scaling import Scaled, Single
 
 # On top of the steepest line, before "fits" is said. Over 14 such steps measured on an H200 (tools/compare_lines.py) the
@@ -24,9 +24,13 @@ class LineModel:
     exact = False
 
     def __init__(
-        self, at: Callable[[int], Scaled | Single], capability: tuple[int, int], batch_sizes: Sequence[int]
+        self,
+        at: Callable[[int], Scaled | Single],
+        capability: tuple[int, int],
+        batch_sizes: Sequence[int],
+        answers: Answers | None = None,
     ) -> None:
-        self._model = MemoryModel(at, capability)
+        self._model = MemoryModel(at, capability, answers=answers)
         self._traced = tuple(sorted(batch_sizes))
         self._points = [(n, self._model.replay(n)) for n in self._traced]
 

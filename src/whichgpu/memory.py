@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable
+from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 import msgspec
@@ -27,6 +28,9 @@ HELD = ("weight", "gradient", "optimizer_state", "activation", "temporary", "wor
 
 # Programs that are kept for each workload; each may take a megabyte.
 _KEPT_PROGRAMS = 32
+
+Question = TypeVar("Question", int, tuple[int, int | None])
+Answer = TypeVar("Answer")
 
 _Temporaries = tuple[tuple[workspaces.Temporary, ...], ...]  # by group of operators
 
@@ -50,8 +54,22 @@ class Peak(msgspec.Struct, frozen=True, kw_only=True):
     held_bytes: dict[str, int]  # by category; adds up to the allocated peak
 
 
+class Answers(msgspec.Struct):
+    """What a `MemoryModel` answered, for another one of the same traces; a limit of None is no limit."""
+
+    replays: dict[tuple[int, int | None], Replay] = {}  # by batch size and limit
+    peaks: dict[tuple[int, int | None], Peak] = {}
+    largest: dict[int, int] = {}  # by limit
+
+    def __len__(self) -> int:
+        """How many answers there are."""
+        return len(self.replays) + len(self.peaks) + len(self.largest)
+
+
 class MemoryModel:
     """Memory of one workload on one capability, for any batch size; answers are kept.
+
+    What `answers` holds is not worked out again, and no trace is asked for; what is worked out is added to it.
 
     `at` gives the trace (as `scaling.Scaled` or `scaling.Single`) for a batch size. Models of one workload on several
     capabilities share what is the same for them, as long as `at` gives them the same objects.
@@ -62,8 +80,10 @@ class MemoryModel:
         at: Callable[[int], Scaled | Single],
         capability: tuple[int, int],
         config: AllocatorConfig = DEFAULT_CONFIG,
+        answers: Answers | None = None,
     ) -> None:
         self._at = at
+        self.answers = Answers() if answers is None else answers
         self._capability = capability
         self._config = config
         self._known: dict[int, _Known] = {}
@@ -85,6 +105,11 @@ class MemoryModel:
 
     def replay(self, batch_size: int, limit_bytes: int | None = None) -> Replay:
         """The step at a batch size on an allocator that may reserve `limit_bytes` (None: as much as it wants)."""
+        return _remembered(
+            self.answers.replays, (batch_size, limit_bytes), lambda: self._replay(batch_size, limit_bytes)
+        )
+
+    def _replay(self, batch_size: int, limit_bytes: int | None) -> Replay:
         known = self._known_at(batch_size)
         whole = known.whole
         if whole is not None and (limit_bytes is None or whole.peak_reserved_bytes <= limit_bytes):
@@ -105,14 +130,19 @@ class MemoryModel:
         whole = self._known_at(batch_size).whole
         if whole is not None and limit_bytes < whole.peak_requested_bytes:
             return False
-        return self.replay(batch_size, limit_bytes).fits
+        return self._replay(batch_size, limit_bytes).fits
 
     def peak(self, batch_size: int, limit_bytes: int | None = None) -> Peak:
         """What is held at the allocated peak under a limit (None: as much memory as it wants).
 
         Where the step does not fit, this is the largest sum before memory ran out.
         """
-        result = self.replay(batch_size, limit_bytes)
+        return _remembered(
+            self.answers.peaks, (batch_size, limit_bytes), lambda: self._find_peak(batch_size, limit_bytes)
+        )
+
+    def _find_peak(self, batch_size: int, limit_bytes: int | None) -> Peak:
+        result = self._replay(batch_size, limit_bytes)
         known = self._known_at(batch_size)
         if result is known.whole:
             limit_bytes = None
@@ -142,6 +172,9 @@ class MemoryModel:
 
     def largest_batch(self, limit_bytes: int) -> int:
         """The largest batch size that fits under a limit: it fits and the next one does not; 0 when 1 does not."""
+        return _remembered(self.answers.largest, limit_bytes, lambda: self._search(limit_bytes))
+
+    def _search(self, limit_bytes: int) -> int:
         low, high = 0, MAX_BATCH_SIZE + 1  # low fits, high does not
         probe = self._guess(limit_bytes)
         step = max(probe >> 8, 1)
@@ -167,7 +200,7 @@ class MemoryModel:
         """
         before, last = self._first_two()
         for _ in range(2):
-            one, other = (self.replay(n).peak_reserved_bytes for n in (before, last))
+            one, other = (self._replay(n, None).peak_reserved_bytes for n in (before, last))
             if other <= one:
                 return min(2 * last, MAX_BATCH_SIZE)
             met = before + (limit_bytes - one) * (last - before) // (other - one)
@@ -186,6 +219,12 @@ class MemoryModel:
     def largest_power_of_two(self, largest: int) -> int:
         """The largest power of two up to a batch size; 0 for 0."""
         return 1 << (largest.bit_length() - 1) if largest else 0
+
+
+def _remembered(answers: dict[Question, Answer], question: Question, find: Callable[[], Answer]) -> Answer:
+    if question not in answers:
+        answers[question] = find()
+    return answers[question]
 
 
 def _blocks_at(program: Program, place: int, limit_bytes: int | None, config: AllocatorConfig) -> list[tuple[int, int]]:

@@ -82,6 +82,8 @@ class TraceCache:
         self._directory = directory
         self._on_note = on_note
         self._limit_bytes = limit_bytes
+        # Traces that were read or written: their keys and the names of their files, None where it could not be kept.
+        self.used: dict[str, str | None] = {}
 
     def read(self, key: str) -> Trace | None:
         """The trace kept under a key, or None when there is none that still holds."""
@@ -97,9 +99,8 @@ class TraceCache:
             if not isinstance(error, _NO_FILE) and not isinstance(error.__cause__, _NO_FILE):
                 self._on_note("a damaged entry of the trace cache was ignored and rebuilt")
             return None
-        with contextlib.suppress(OSError):
-            for used in (path, kept):  # the least recently used goes first
-                os.utime(used)
+        self._touch(path, kept)
+        self.used[key] = kept.name
         return trace
 
     def holds(self, key: str) -> bool:
@@ -112,6 +113,7 @@ class TraceCache:
 
     def write(self, key: str, path: Path, origin: Origin) -> None:
         """Keep the trace in the file `path`; a cache that cannot be written is told to `on_note`."""
+        self.used[key] = None
         if not origin.complete:
             return
         entry = _Entry(trace=f"{key[:32]}-{secrets.token_hex(4)}.trace", origin=origin)
@@ -119,9 +121,51 @@ class TraceCache:
             self._directory.mkdir(parents=True, exist_ok=True)
             self._place(entry.trace, path.read_bytes())
             self._place(f"{key}.json", msgspec.json.encode(entry))
+            self.used[key] = entry.trace
             self._shrink()
         except OSError as error:
             self._on_note(f"the trace cache {self._directory} cannot be written ({error.strerror})")
+
+    # ---- what else is kept in the same place ----------------------------------------------------------------
+
+    def all_hold(self, traces: dict[str, str]) -> bool:
+        """Whether these traces, by key and name of file, are still the ones that are kept, and hold."""
+        for key, name in traces.items():
+            path, kept = self._directory / f"{key}.json", self._directory / Path(name).name
+            try:
+                entry = msgspec.json.decode(path.read_bytes(), type=_Entry)
+            except (OSError, msgspec.MsgspecError):
+                return False
+            if entry.trace != name or not kept.is_file() or not entry.origin.holds():
+                return False
+            self._touch(path, kept)
+        return True
+
+    def read_beside(self, name: str) -> bytes | None:
+        """A file that was written beside the traces, None when there is none."""
+        path = self._directory / name
+        try:
+            data = path.read_bytes()
+        except OSError:
+            return None
+        self._touch(path)
+        return data
+
+    def write_beside(self, name: str, data: bytes) -> None:
+        """Keep a file beside the traces, if that can be done."""
+        with contextlib.suppress(OSError):
+            self._place(name, data)
+            self._shrink()
+
+    def remove_beside(self, name: str) -> None:
+        """Remove such a file."""
+        with contextlib.suppress(OSError):
+            (self._directory / name).unlink(missing_ok=True)
+
+    def _touch(self, *paths: Path) -> None:
+        with contextlib.suppress(OSError):
+            for path in paths:  # the least recently used goes first
+                os.utime(path)
 
     def _place(self, name: str, data: bytes) -> None:
         part = self._directory / f"{name}.{secrets.token_hex(4)}.part"

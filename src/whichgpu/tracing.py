@@ -26,8 +26,9 @@ from typing import IO, TYPE_CHECKING, Any, Literal, Self
 
 import msgspec
 
-from whichgpu import errors
+from whichgpu import answers, errors
 from whichgpu import trace as traces
+from whichgpu.answers import Book
 from whichgpu.errors import CaptureError, TraceError
 from whichgpu.trace import Trace
 from whichgpu.trace_cache import Origin, TraceCache, make_key
@@ -97,6 +98,15 @@ class Tracer:
         """Whether the cache holds that trace, by its entry: a trace that turns out damaged is made anew."""
         return self._cache is not None and self._cache.holds(self._key(batch_size, capability))
 
+    def book(self) -> Book:
+        """The answers kept for the workload; an empty book without a cache."""
+        return answers.read(self._cache, self._book_key()) if self._cache is not None else Book()
+
+    def keep(self, book: Book) -> None:
+        """Keep a book, as one that all traces of this tracer so far belong to."""
+        if self._cache is not None:
+            answers.write(self._cache, self._book_key(), book)
+
     def close(self) -> None:
         """End the worker and whatever it started; the tracer can be used again."""
         worker, self._worker = self._worker, None
@@ -164,10 +174,16 @@ class Tracer:
         return answer
 
     def _key(self, batch_size: int, capability: str) -> str:
+        return self._make_key(capability, batch_size)
+
+    def _book_key(self) -> str:
+        return self._make_key("answers", answers.package_hash())
+
+    def _make_key(self, *asked: str | int) -> str:
         workload = msgspec.json.encode(self._ref, order="deterministic").decode()
         # a user's code may mean something else in another directory, a library's does not
         place = os.getcwd() if self._ref.scheme in ("file", "module") else ""
-        return make_key(workload, place, capability, batch_size, self._kind)
+        return make_key(workload, place, *asked, self._kind)
 
     def _note(self, note: str) -> None:
         if note not in self.notes:

@@ -1,0 +1,92 @@
+"""Answers kept on disk beside the traces that they follow from, so that the same question needs no replay.
+
+A book belongs to one workload and one state of this package: every source and data file of it takes part in the book's
+name, as any of them may change an answer. It names the traces that its answers were worked out from, and holds only while
+all of them are kept and hold themselves. Damage is a miss: answers can always be worked out again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from whichgpu.memory import Answers
+from whichgpu.trace import Trace
+from whichgpu.trace_cache import TraceCache
+
+# Some 80 batch sizes on every card; a fuller book is begun afresh.
+LIMIT = 20_000
+
+
+class Traced(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of tracing a workload for one class of cards."""
+
+    kind: Literal["fake", "real-cpu"]
+    batch_sizes: tuple[int, int, int]
+    failures: dict[int, str]  # batch sizes at which the step raised
+    affine: bool
+    reason: str | None
+    example: Trace  # without its operators, storages and events
+
+
+class Book(msgspec.Struct):
+    """All answers about one workload."""
+
+    traces: dict[str, str] = {}  # what the answers were worked out from: key of each trace and the name of its file
+    traced: dict[str, Traced] = {}  # by class of cards
+    checks: dict[
+        str, str | None
+    ] = {}  # by class and batch size: how a trace of just that size differed from what was foretold
+    answers: dict[str, Answers] = {}  # by class, way of scaling and capability
+
+    def __len__(self) -> int:
+        """How many answers there are."""
+        return len(self.traced) + len(self.checks) + sum(map(len, self.answers.values()))
+
+    def about(self, name: str, way: str, capability: tuple[int, int]) -> Answers:
+        """The answers for a class of cards, a way of scaling and a capability."""
+        return self.answers.setdefault(f"{name} {way} {capability[0]}.{capability[1]}", Answers())
+
+
+def head(trace: Trace) -> Trace:
+    """A trace's facts, without what takes room."""
+    return msgspec.structs.replace(trace, names=(), ops=(), storages=(), events=())
+
+
+def read(cache: TraceCache, key: str) -> Book:
+    """The book kept under a key; an empty one when there is none that holds."""
+    data = cache.read_beside(f"{key}.answers")
+    if data is None:
+        return Book()
+    try:
+        book = msgspec.msgpack.decode(data, type=Book)
+    except msgspec.MsgspecError:
+        return Book()
+    return book if book.traces and cache.all_hold(book.traces) else Book()
+
+
+def write(cache: TraceCache, key: str, book: Book) -> None:
+    """Keep a book, or remove it where it cannot be vouched for or has grown too large."""
+    name = f"{key}.answers"
+    traces = {**book.traces, **cache.used}
+    changed = any(cache.used.get(one, file) != file for one, file in book.traces.items())
+    if changed or None in traces.values() or len(book) > LIMIT:
+        cache.remove_beside(name)
+        return
+    book.traces = {one: file for one, file in traces.items() if file is not None}
+    cache.write_beside(name, msgspec.msgpack.encode(book))
+
+
+@lru_cache(maxsize=1)
+def package_hash() -> str:
+    """A hash of everything in this package that can change an answer: code and data."""
+    package = Path(__file__).parent
+    digest = hashlib.sha256()
+    for path in sorted(package.rglob("*")):
+        if path.is_file() and path.suffix != ".pyc":
+            digest.update(path.relative_to(package).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()
