@@ -10,16 +10,19 @@ they are first used, so that importing the package loads next to nothing, and Py
 tracing happens in a process of its own.
 """
 
-import importlib as _importlib
-import typing as _typing
+# Nothing from the standard library: under `python -m whichgpu` this runs while the current folder still stands first on
+# the path, and a typing.py there would be taken for Python's own.
+TYPE_CHECKING = False
 
-if _typing.TYPE_CHECKING:
+if TYPE_CHECKING:
     from whichgpu.advice import FitReport, RankReport
     from whichgpu.api import fit, rank
     from whichgpu.errors import WhichGpuError
     from whichgpu.workload import describe
 
     __version__: str
+
+del TYPE_CHECKING
 
 __all__ = ["FitReport", "RankReport", "WhichGpuError", "describe", "fit", "rank"]
 
@@ -33,15 +36,18 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> _typing.Any:
+def __getattr__(name: str) -> object:
     if name == "__version__":
         from importlib.metadata import version  # noqa: PLC0415  (slow, and seldom asked for)
 
         return version("whichgpu")
     if name not in _HOMES:
         raise AttributeError(f"module 'whichgpu' has no attribute {name!r}")
+    from importlib import import_module  # noqa: PLC0415
+
     module, attribute = _HOMES[name]
-    found = globals()[name] = getattr(_importlib.import_module(module), attribute)
+    found: object = getattr(import_module(module), attribute)
+    globals()[name] = found
     return found
 
 

@@ -2,7 +2,7 @@
 
 A book belongs to one workload and one state of this package: every source and data file of it takes part in the book's
 name, as any of them may change an answer. It names the traces that its answers were worked out from, and holds only while
-all of them are kept and hold themselves. Damage is a miss: answers can always be worked out again.
+all of them are kept and hold themselves. A damaged book is ignored: answers can always be worked out again.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Traced(msgspec.Struct, frozen=True, kw_only=True):
 class Book(msgspec.Struct):
     """All answers about one workload."""
 
-    traces: dict[str, str] = {}  # what the answers were worked out from: key of each trace and the name of its file
+    traces: dict[str, str] = {}  # what the answers were worked out from: key and SHA-256 of each trace
     traced: dict[str, Traced] = {}  # by class of cards
     checks: dict[
         str, str | None
@@ -65,6 +65,7 @@ def read(cache: TraceCache, key: str) -> Book:
     try:
         book = msgspec.msgpack.decode(data, type=Book)
     except msgspec.MsgspecError:
+        cache.note_damage()
         return Book()
     return book if book.traces and cache.all_hold(book.traces) else Book()
 
@@ -73,11 +74,11 @@ def write(cache: TraceCache, key: str, book: Book) -> None:
     """Keep a book, or remove it where it cannot be vouched for or has grown too large."""
     name = f"{key}.answers"
     traces = {**book.traces, **cache.used}
-    changed = any(cache.used.get(one, file) != file for one, file in book.traces.items())
+    changed = any(cache.used.get(one, digest) != digest for one, digest in book.traces.items())
     if changed or None in traces.values() or len(book) > LIMIT:
         cache.remove_beside(name)
         return
-    book.traces = {one: file for one, file in traces.items() if file is not None}
+    book.traces = {one: digest for one, digest in traces.items() if digest is not None}
     cache.write_beside(name, msgspec.msgpack.encode(book))
 
 

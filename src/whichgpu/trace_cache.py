@@ -82,7 +82,7 @@ class TraceCache:
         self._directory = directory
         self._on_note = on_note
         self._limit_bytes = limit_bytes
-        # Traces that were read or written: their keys and the names of their files, None where it could not be kept.
+        # Traces that were read or written: their keys and the SHA-256 of their files, None where it could not be kept.
         self.used: dict[str, str | None] = {}
 
     def read(self, key: str) -> Trace | None:
@@ -97,11 +97,15 @@ class TraceCache:
         except (OSError, msgspec.MsgspecError, TraceError) as error:
             # there is none, or another process removed or replaced the files meanwhile: that is no damage
             if not isinstance(error, _NO_FILE) and not isinstance(error.__cause__, _NO_FILE):
-                self._on_note("a damaged entry of the trace cache was ignored and rebuilt")
+                self.note_damage()
             return None
         self._touch(path, kept)
-        self.used[key] = kept.name
+        self.used[key] = _file_hash(str(kept))
         return trace
+
+    def note_damage(self) -> None:
+        """Say that something kept could not be used."""
+        self._on_note("a damaged entry of the trace cache was ignored and rebuilt")
 
     def holds(self, key: str) -> bool:
         """Whether a trace that still holds is kept under a key, as far as can be told without reading it."""
@@ -119,9 +123,10 @@ class TraceCache:
         entry = _Entry(trace=f"{key[:32]}-{secrets.token_hex(4)}.trace", origin=origin)
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
-            self._place(entry.trace, path.read_bytes())
+            data = path.read_bytes()
+            self._place(entry.trace, data)
             self._place(f"{key}.json", msgspec.json.encode(entry))
-            self.used[key] = entry.trace
+            self.used[key] = hashlib.sha256(data).hexdigest()
             self._shrink()
         except OSError as error:
             self._on_note(f"the trace cache {self._directory} cannot be written ({error.strerror})")
@@ -129,14 +134,15 @@ class TraceCache:
     # ---- what else is kept in the same place ----------------------------------------------------------------
 
     def all_hold(self, traces: dict[str, str]) -> bool:
-        """Whether these traces, by key and name of file, are still the ones that are kept, and hold."""
-        for key, name in traces.items():
-            path, kept = self._directory / f"{key}.json", self._directory / Path(name).name
+        """Whether these traces, by key and SHA-256, are still the ones that are kept, and hold."""
+        for key, digest in traces.items():
+            path = self._directory / f"{key}.json"
             try:
                 entry = msgspec.json.decode(path.read_bytes(), type=_Entry)
             except (OSError, msgspec.MsgspecError):
                 return False
-            if entry.trace != name or not kept.is_file() or not entry.origin.holds():
+            kept = self._directory / Path(entry.trace).name
+            if _file_hash(str(kept)) != digest or not entry.origin.holds():
                 return False
             self._touch(path, kept)
         return True

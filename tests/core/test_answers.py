@@ -35,6 +35,15 @@ class Place:
         """Put the trace into a cache, as a tracer does."""
         cache.write("trace", self.file, Origin.empty(time.time() + 60.0).extended([str(self.source)], {}))
 
+    def another_trace(self, cache: TraceCache) -> None:
+        """Put another trace into a cache under the same key."""
+        trace.save(make_trace(TRAINING, 5), self.file)
+        self.trace_again(cache)
+
+    def traces(self) -> list[Path]:
+        """The files of the traces."""
+        return list(self.directory.glob("*.trace"))
+
     def read(self) -> Book:
         """The book as another process finds it."""
         return answers.read(TraceCache(self.directory, lambda _: None), "key")
@@ -60,8 +69,9 @@ def test_a_book_comes_back_as_it_was(place: Place) -> None:
 
 CHANGES: dict[str, Callable[[Place], object]] = {
     "source": lambda place: place.source.write_text("two"),
-    "trace made anew": lambda place: place.trace_again(TraceCache(place.directory, lambda _: None)),
-    "trace removed": lambda place: [path.unlink() for path in place.directory.glob("*.trace")],
+    "another trace": lambda place: place.another_trace(TraceCache(place.directory, lambda _: None)),
+    "trace damaged": lambda place: [path.write_bytes(bytes(path.stat().st_size)) for path in place.traces()],
+    "trace removed": lambda place: [path.unlink() for path in place.traces()],
     "entry removed": lambda place: (place.directory / "trace.json").unlink(),
     "entry damaged": lambda place: (place.directory / "trace.json").write_bytes(b"{"),
     "cut short": lambda place: damage(place, lambda data: data[: len(data) // 2]),
@@ -83,6 +93,17 @@ def test_a_book_that_does_not_hold_is_empty(place: Place, change: Callable[[Plac
     assert Book() == place.read()
 
 
+def test_damage_is_told(place: Place) -> None:
+    """A book that cannot be read is told, one that is not there is not."""
+    told: list[str] = []
+    cache = TraceCache(place.directory, told.append)
+    answers.read(cache, "none")
+    assert [] == told
+    damage(place, lambda data: data[:20])
+    answers.read(cache, "key")
+    assert ["a damaged entry of the trace cache was ignored and rebuilt"] == told
+
+
 def test_a_book_of_traces_that_could_not_be_kept_is_not_kept(place: Place) -> None:
     """Answers from a trace that nobody can look at again are not written, and the older ones go."""
     place.cache.write("other", place.file, Origin({}, {}, 0.0, complete=False))
@@ -94,7 +115,7 @@ def test_a_book_of_two_traces_of_the_same_name_is_not_kept(place: Place) -> None
     """When a trace was made anew while its older answers were used, none of them is kept."""
     book = place.read()
     cache = TraceCache(place.directory, lambda _: None)
-    place.trace_again(cache)
+    place.another_trace(cache)
     answers.write(cache, "key", book)
     assert Book() == place.read()
 

@@ -124,6 +124,19 @@ def test_help_names_the_commands(arguments: list[str]) -> None:
         assert f"\n  {command} " in done.stdout
 
 
+SHADOWED = ["dataclasses", "enum", "json", "msgspec", "random", "subprocess", "typer", "typing"]
+
+
+def test_a_users_modules_stand_in_for_nobody(tmp_path: Path) -> None:
+    """`python -m whichgpu` answers, as the command does, in a folder whose files are named like Python's own."""
+    for name in SHADOWED:
+        (tmp_path / f"{name}.py").write_text("raise RuntimeError('mine')\n")
+    source = str(Path(whichgpu.__file__).parents[1])
+    done = python("-m", "whichgpu", "gpus", cwd=tmp_path, env={**os.environ, "PYTHONPATH": source})
+    assert (0, "") == (done.returncode, done.stderr)
+    assert {f"{name}.py" for name in SHADOWED} == {path.name for path in tmp_path.iterdir()}
+
+
 def test_the_version_is_printed(capsys: pytest.CaptureFixture[str], api: FakeApi) -> None:
     """--version prints one line and does nothing else."""
     assert 0 == run("--version")

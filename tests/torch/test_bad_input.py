@@ -154,6 +154,7 @@ NO_SETUP = "def setup(device):\n    pass\n"
         ({"top": "raise MemoryError"}, "cannot be loaded: MemoryError (HERE/mine.py:3)"),
         ({"top": "input()"}, "cannot be loaded: EOFError: EOF when reading a line (HERE/mine.py:3)"),
         ({"top": "os._exit(3)"}, "stopped with exit code 3 while loading mine.py:setup"),
+        ({"top": "os.closerange(3, 1000)"}, "mine.py:setup closed file descriptors that it had not opened"),
         ({"text": NO_SETUP}, "mine.py:setup returned NoneType, not a function; end it with `return step`"),
         ({"text": "def setup():\n    pass\n"}, "setup must take exactly one argument, the device"),
         ({"text": "setup = 3\n"}, "setup is int, not a function setup(device)"),
@@ -220,6 +221,8 @@ def test_a_missing_library_names_the_extra(shell: Shell, package: str, workload:
         ("input()", "step raised at batch size 4: EOFError"),
         ("sys.exit(5)", "step called sys.exit(5)"),
         ("os._exit(5)", "the process that traced batch size 4 stopped with exit code 5"),
+        ("os.closerange(3, 1000)", "batch size 4 closed file descriptors that it had not opened"),
+        ("os.closerange(0, 1000)", "batch size 4 closed file descriptors that it had not opened"),
         ("os.kill(os.getpid(), signal.SIGSEGV)", "the process that traced batch size 4 was killed by SIGSEGV"),
     ],
 )
@@ -360,7 +363,7 @@ def test_being_ended_from_outside(shell: Shell, place: str, number: signal.Signa
 # ---- the cache -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("damaged", ["*.json", "*.trace"])
+@pytest.mark.parametrize("damaged", ["*.json", "*.trace", "*.answers", "*.*"])
 def test_a_damaged_cache(shell: Shell, damaged: str) -> None:
     """Damaged entries are ignored and rebuilt, and this is said once."""
     shell.write("mine.py")
@@ -370,7 +373,7 @@ def test_a_damaged_cache(shell: Shell, damaged: str) -> None:
     again, third = (json.loads(shell.fit("mine.py", "--json").out) for _ in range(2))
 
     assert ["a damaged entry of the trace cache was ignored and rebuilt"] == again["notes"]
-    assert [False, False, True] == [report["trace"]["cached"] for report in (first, again, third)]
+    assert [False, damaged == "*.answers", True] == [report["trace"]["cached"] for report in (first, again, third)]
     assert first["gpus"] == again["gpus"] == third["gpus"]
     assert [] == third["notes"]
 

@@ -30,6 +30,8 @@ from whichgpu import errors, trace
 from whichgpu.workload import WorkloadRef, distributions, failure_line, load, sources
 
 _CHILDREN = max(os.cpu_count() or 1, 1)
+_CUT_OFF = 97  # exit code of a child whose pipe was closed behind its back
+_CLOSED = "closed file descriptors that it had not opened (os.closerange?), so that the tracer was cut off"
 
 
 def main() -> None:
@@ -49,7 +51,10 @@ def main() -> None:
     except errors.WhichGpuError as error:
         _answer(fd, ok=False, error=type(error).__name__, message=str(error))
         return
-    _answer(fd, ok=True, **_origin(ref))
+    try:
+        _answer(fd, ok=True, **_origin(ref))
+    except OSError:
+        sys.exit(f"{ref.text} {_CLOSED}")  # the last line of the log, which the client shows
     _Server(fd, requests, workload, ref, first["kind"], first["directory"]).run()
     _leave(first["directory"])
 
@@ -221,6 +226,8 @@ class _Child:
 
 
 def _ending(code: int) -> str:
+    if code == _CUT_OFF:
+        return _CLOSED
     if code >= 0:
         return f"stopped with exit code {code}: does the step end the process itself?"
     memory = " (most likely because memory ran out)" if code == -signal.SIGKILL else ""
@@ -258,7 +265,10 @@ def _make(fd: int, workload: Any, ref: WorkloadRef, key: tuple[str, int], kind: 
     answer = _attempt(workload, ref, key, kind, path, progress)
     _flush()
     if os.getpid() == own:  # a step may have forked and failed
-        _answer(fd, **answer)
+        try:
+            _answer(fd, **answer)
+        except OSError:
+            os._exit(_CUT_OFF)
     os._exit(0)
 
 
@@ -277,7 +287,8 @@ def _attempt(
         told = f"{ref.text}: this machine's memory is too small to trace it"
         return {"ok": False, "error": "CaptureError", "message": told}
     except Exception as error:
-        traceback.print_exc()
+        with contextlib.suppress(Exception):  # the user's code may have closed the log
+            traceback.print_exc()
         what = f"{type(error).__name__}: {error}"
         told = f"{ref.text}: the tracer itself failed ({what}); please report it with the model's name"
         return {"ok": False, "error": "CaptureError", "message": told}
