@@ -190,7 +190,7 @@ class Predictor:
             way = "scaled" if scaled.affine else "single"
             answers = self._book.about(name, way, capability)
             if scaled.affine or (self._exact and scaled.example.kind == "fake"):
-                self._models[key] = MemoryModel(scaled.at, capability, answers=answers)
+                self._models[key] = MemoryModel(scaled.at, capability, answers=answers, batch_sizes=self._sizes)
             else:
                 self._models[key] = LineModel(scaled.at, capability, self._sizes, answers)
         return self._models[key]

@@ -9,13 +9,13 @@ Not covered: memory outside PyTorch's allocator, other than through the limit it
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 import msgspec
 
-from whichgpu import workspaces
+from whichgpu import search, workspaces
 from whichgpu.allocator import DEFAULT_CONFIG, AllocatorConfig, CachingAllocator, CheckedProgram, Replay, replay
 from whichgpu.scaling import Scaled, Single
 from whichgpu.trace import EventKind
@@ -69,6 +69,7 @@ class Answers(msgspec.Struct):
 class MemoryModel:
     """Memory of one workload on one capability, for any batch size; answers are kept.
 
+    `batch_sizes` were traced already: where each batch size has a trace of its own, the search starts from them.
     What `answers` holds is not worked out again, and no trace is asked for; what is worked out is added to it.
 
     `at` gives the trace (as `scaling.Scaled` or `scaling.Single`) for a batch size. Models of one workload on several
@@ -81,8 +82,10 @@ class MemoryModel:
         capability: tuple[int, int],
         config: AllocatorConfig = DEFAULT_CONFIG,
         answers: Answers | None = None,
+        batch_sizes: Sequence[int] = (4, 8),
     ) -> None:
         self._at = at
+        self._batch_sizes = batch_sizes
         self.answers = Answers() if answers is None else answers
         self._capability = capability
         self._config = config
@@ -175,6 +178,14 @@ class MemoryModel:
         return _remembered(self.answers.largest, limit_bytes, lambda: self._search(limit_bytes))
 
     def _search(self, limit_bytes: int) -> int:
+        if not isinstance(self._at(self._batch_sizes[0]), Scaled):
+            return search.largest_batch(
+                lambda size: self.fits(size, limit_bytes),
+                lambda size: self._replay(size, None).peak_reserved_bytes,
+                limit_bytes,
+                self._batch_sizes,
+                MAX_BATCH_SIZE,
+            )
         low, high = 0, MAX_BATCH_SIZE + 1  # low fits, high does not
         probe = self._guess(limit_bytes)
         step = max(probe >> 8, 1)
@@ -198,7 +209,7 @@ class MemoryModel:
         It depends on nothing but the limit, so that the same question always has the same answer: memory is not
         quite monotone in the batch size, and a search from elsewhere might end elsewhere.
         """
-        before, last = self._first_two()
+        before, last = 8, 64
         for _ in range(2):
             one, other = (self._replay(n, None).peak_reserved_bytes for n in (before, last))
             if other <= one:
@@ -209,12 +220,6 @@ class MemoryModel:
                 return met
             before, last = sorted((last, met))
         return met
-
-    def _first_two(self) -> tuple[int, int]:
-        source = self._at(8)
-        if isinstance(source, Scaled):
-            return 8, 64
-        return 4, 8
 
     def largest_power_of_two(self, largest: int) -> int:
         """The largest power of two up to a batch size; 0 for 0."""

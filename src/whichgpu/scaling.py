@@ -7,7 +7,7 @@ says where two traces differ, so that a third trace can prove or disprove it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from fractions import Fraction
 from functools import lru_cache
 from itertools import repeat
@@ -221,12 +221,14 @@ def scaling(trace_at: Callable[[int], Trace], batch_sizes: tuple[int, int, int])
     curved = _curved(low, high, third, trace_at)
     if curved is not None:
         return Scaling(affine=True, reason=None, at=lambda _: curved, example=high)
-    return Scaling(affine=False, reason=reason, at=one_by_one(trace_at), example=high)
+    return Scaling(affine=False, reason=reason, at=one_by_one(trace_at, (low, high, third)), example=high)
 
 
-def one_by_one(trace_at: Callable[[int], Trace]) -> Callable[[int], Single]:
-    """Every batch size from a trace of its own; the last few are kept."""
-    return lru_cache(maxsize=_KEPT)(lambda batch_size: Single(trace_at(batch_size)))
+def one_by_one(trace_at: Callable[[int], Trace], made: Iterable[Trace] = ()) -> Callable[[int], Single]:
+    """Every batch size from a trace of its own; those made already and the last few are kept."""
+    known = {trace.batch_size: Single(trace) for trace in made}
+    kept = lru_cache(maxsize=_KEPT)(lambda batch_size: Single(trace_at(batch_size)))
+    return lambda batch_size: known.get(batch_size) or kept(batch_size)
 
 
 # Where the square is checked: far enough from the other three, and cheap.
