@@ -197,6 +197,8 @@ def ranked(
 ) -> tuple[RankRow, ...]:
     """Rows in the order of recommendation: cards that train all first, within a tier the cheapest to buy first.
 
+    Within a tier, cards with a price of today come before those with an old one only: nobody sells at that any more.
+
     A card that the software cannot use comes after all that it can: its memory is of no help.
 
     Tiers follow the article of 2020: all workloads, some of them (small batches), or a poor fit (fewer than half).
@@ -206,9 +208,15 @@ def ranked(
 
     def key(row: RankRow) -> tuple[object, ...]:
         cost = row.buy.usd if row.buy is not None else float("inf")
-        return (not row.supported, order[row.tier], -row.trains if row.tier != "all" else 0, cost, row.gpu)
+        trains = -row.trains if row.tier != "all" else 0
+        return (not row.supported, order[row.tier], trains, not is_current(row.buy), cost, row.gpu)
 
     return tuple(sorted(rows, key=key))
+
+
+def is_current(price: Price | None) -> bool:
+    """Whether a card can be had at about this price today: it is neither an older offer's nor that of the launch."""
+    return price is not None and not price.condition.endswith("dated") and price.condition != "launch"
 
 
 def _rank_row(

@@ -18,7 +18,7 @@ import msgspec
 from whichgpu import search, workspaces
 from whichgpu.allocator import DEFAULT_CONFIG, AllocatorConfig, CachingAllocator, CheckedProgram, Replay, replay
 from whichgpu.scaling import Scaled, Single
-from whichgpu.trace import EventKind
+from whichgpu.trace import EventKind, Op
 
 # Larger batches are not searched for: a step whose memory hardly grows would have no largest batch.
 MAX_BATCH_SIZE = 1 << 20
@@ -31,6 +31,8 @@ _KEPT_PROGRAMS = 32
 
 Question = TypeVar("Question", int, tuple[int, int | None])
 Answer = TypeVar("Answer")
+Key = TypeVar("Key", int, tuple[int, "_Temporaries"])
+Made = TypeVar("Made")
 
 _Temporaries = tuple[tuple[workspaces.Temporary, ...], ...]  # by group of operators
 
@@ -264,27 +266,42 @@ class _Shared:
     def __init__(self, source: Scaled | Single) -> None:
         self._skeleton = _Skeleton(source)
         self._programs: dict[tuple[int, _Temporaries], Program] = {}
+        self._ops: dict[int, list[Op]] = {}  # by batch size, for all capabilities
+        self._sizes: dict[int, list[int]] = {}
         self._known: dict[tuple[int, _Temporaries, AllocatorConfig], _Known] = {}
 
     def known(
         self, source: Scaled | Single, batch_size: int, capability: tuple[int, int], config: AllocatorConfig
     ) -> _Known:
         """What is known about a batch size on a capability, and on others that take the same temporaries."""
-        temporaries = self._skeleton.temporaries(source, batch_size, capability)
+        temporaries = self._skeleton.temporaries(self._ops_at(source, batch_size), capability)
         key = (batch_size, temporaries, config)
         if key not in self._known:
             self._known[key] = _Known(temporaries)
         return self._known[key]
 
+    def _ops_at(self, source: Scaled | Single, batch_size: int) -> list[Op]:
+        return _kept(self._ops, batch_size, lambda: self._skeleton.operators(source, batch_size))
+
+    def _sizes_at(self, source: Scaled | Single, batch_size: int) -> list[int]:
+        return _kept(self._sizes, batch_size, lambda: source.storage_bytes(batch_size))
+
     def program(self, source: Scaled | Single, batch_size: int, temporaries: _Temporaries) -> Program:
         """The program at a batch size; the last few are kept."""
-        key = (batch_size, temporaries)
-        found = self._programs.get(key)
-        if found is None:
-            if len(self._programs) >= _KEPT_PROGRAMS:
-                del self._programs[next(iter(self._programs))]
-            found = self._programs[key] = self._skeleton.program(source.storage_bytes(batch_size), temporaries)
-        return found
+        return _kept(
+            self._programs,
+            (batch_size, temporaries),
+            lambda: self._skeleton.program(self._sizes_at(source, batch_size), temporaries),
+        )
+
+
+def _kept(found: dict[Key, Made], key: Key, make: Callable[[], Made]) -> Made:
+    """A value from a table of the last few."""
+    if key not in found:
+        if len(found) >= _KEPT_PROGRAMS:
+            del found[next(iter(found))]
+        found[key] = make()
+    return found[key]
 
 
 # Nothing in the values may hold on to the keys, or neither would ever go.
@@ -344,9 +361,13 @@ class _Skeleton:
                     instructions, marks = [], []
         self._pieces.append((instructions, marks, -1, []))
 
-    def temporaries(self, source: Scaled | Single, batch_size: int, capability: tuple[int, int]) -> _Temporaries:
-        """What the operators of each group take at a batch size on a card of a capability."""
-        return tuple(workspaces.temporaries(source.op(op, batch_size), capability) for op in self._examples)
+    def operators(self, source: Scaled | Single, batch_size: int) -> list[Op]:
+        """One operator of each group at a batch size."""
+        return [source.op(op, batch_size) for op in self._examples]
+
+    def temporaries(self, operators: list[Op], capability: tuple[int, int]) -> _Temporaries:
+        """What the operators of each group take on a card of a capability."""
+        return tuple(workspaces.temporaries(op, capability) for op in operators)
 
     def program(self, storage_bytes: list[int], temporaries: _Temporaries) -> Program:
         """Everything with its sizes; `temporaries` by group."""

@@ -236,6 +236,18 @@ def test_the_cheapest_card_that_trains_all_is_first() -> None:
     assert ["RTX 3090", "RTX 4090", "H200", "RTX 3060", "GTX 1070"] == names_of(ranked(sizes, prices))
 
 
+@pytest.mark.parametrize("condition", ["launch", "new, dated", "used, dated"])
+def test_old_prices_come_after_todays(condition: str) -> None:
+    """A card that was cheap once does not come before one that can be had, but before one without any price."""
+    cards = {name: catalogue.load().find(name) for name in ("RTX 3060", "RTX 3090", "RTX 4090", "H200")}
+    old = msgspec.structs.replace(price(100.0), condition=condition)
+    costs = dict(zip((card.id for card in cards.values()), (old, price(900.0), price(800.0), None), strict=True))
+    answers = {"w": {card.id: Largest(3, ()) for card in cards.values()}}
+    rows = advice.ranked(list(cards.values()), answers, {key: (cost, None) for key, cost in costs.items()})
+
+    assert ["RTX 4090", "RTX 3090", "RTX 3060", "H200"] == names_of(list(rows))
+
+
 @pytest.mark.parametrize("small", [(3, 0), (3, 3)])
 def test_an_unsupported_card_is_marked_and_never_first(small: tuple[int, int]) -> None:
     """A card that the software cannot use stands after all that it can, however cheap and large."""

@@ -13,7 +13,7 @@ import pytest
 from synthetic import MIB, TRAINING, Call, Made, make_trace
 
 import whichgpu
-from whichgpu import api, catalogue, tracing, workspaces
+from whichgpu import advice, api, catalogue, tracing, workspaces
 from whichgpu.answers import Book
 from whichgpu.errors import CatalogueError, DataDependentError, InputError, StepError, WorkloadError
 from whichgpu.overheads import context_bytes
@@ -427,7 +427,7 @@ def test_ranking_has_every_card_and_every_workload(world: World) -> None:
 
 
 def test_the_first_card_trains_all_and_none_like_it_is_cheaper(world: World) -> None:
-    """The cheapest supported card that runs all workloads is first; those that run fewer come later."""
+    """First comes the supported card that runs all workloads for the least of today's money; old prices come later."""
     world.calls = {"gpt2": HUGE}
     report = api.rank(["bert-base", "gpt2"])
     first = report.gpus[0]
@@ -435,7 +435,10 @@ def test_the_first_card_trains_all_and_none_like_it_is_cheaper(world: World) -> 
 
     assert ("all", True, 2) == (first.tier, first.supported, first.trains)
     assert first.buy is not None
-    assert first.buy.usd == min(row.buy.usd for row in rivals if row.buy is not None)
+    today = [row.buy.usd for row in rivals if row.buy is not None and advice.is_current(row.buy)]
+    old = [row.buy.usd for row in rivals if row.buy is not None and not advice.is_current(row.buy)]
+    assert [*sorted(today), *sorted(old)] == [row.buy.usd for row in rivals if row.buy is not None]
+    assert first.buy.usd == today[0] == min(today)
     supported = [row for row in report.gpus if row.supported]
     assert supported == list(report.gpus[: len(supported)])
     tiers = [("all", "most", "poor").index(row.tier) for row in supported]

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from whichgpu import text
-from whichgpu.advice import RankReport, RankRow, Tier
+from whichgpu.advice import RankReport, RankRow, Tier, is_current
 from whichgpu.catalogue import Price
 from whichgpu.render.common import (
     add_column,
@@ -153,8 +153,8 @@ def _print_tier(
 
 _PRICES = (
     "Prices are medians of dated offers (providers and sources: --json), and cards are ordered by price "
-    "alone: speed is not compared. lowest: of a shop's listings; launch: the maker's price then; dated: no "
-    "newer offer is known."
+    "alone, those with old prices only after the others: speed is not compared. lowest: of a shop's listings; "
+    "launch: the maker's price then; dated: no newer offer is known."
 )
 
 
@@ -192,8 +192,8 @@ def _first_choice(report: RankReport) -> Text:
     usable = [row for row in report.gpus if row.tier == "all" and row.supported]
     if not usable:
         return Text("No supported card trains all of them.")
-    first = next((row for row in usable if row.buy and _is_current(row.buy)), usable[0])
-    rented = [row for row in usable if row.rent and _is_current(row.rent)]
+    first = next((row for row in usable if is_current(row.buy)), usable[0])
+    rented = [row for row in usable if is_current(row.rent)]
     cheapest = min(rented, key=lambda row: row.rent.usd if row.rent else 0.0, default=first)
     offers = [_offer(price) for price in (first.buy, first.rent) if price is not None]
     said = " or ".join(offers) if offers else "no price known"
@@ -201,10 +201,6 @@ def _first_choice(report: RankReport) -> Text:
     if cheapest is not first and cheapest.rent is not None:
         choice.append_text(Text.assemble("\nCheapest to rent: ", (cheapest.gpu, "bold"), f", {_offer(cheapest.rent)}"))
     return choice
-
-
-def _is_current(price: Price) -> bool:
-    return not price.condition.endswith("dated") and price.condition != "launch"
 
 
 def _offer(price: Price) -> str:
