@@ -14,7 +14,8 @@ runs one training step. It is named as
 traces or runs it. Importing a user's file runs its top level, and its folder stays first on `sys.path`, so
 load one workload per process: two files with siblings of the same name would otherwise share them.
 
-This module imports no torch. The zoo lies above it: its entries are found by name, as a user's file is.
+This module imports no torch, and nothing beyond Python's own library: a step is also run on machines that have
+only PyTorch. The zoo lies above it: its entries are found by name, as a user's file is.
 Not covered: running the step, and errors raised inside it (`failure_line` puts those into one line).
 """
 
@@ -32,13 +33,10 @@ import sys
 import sysconfig
 import traceback
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any, Literal, TypeVar
-
-import msgspec
-from rapidfuzz import process
 
 from whichgpu.errors import MissingExtraError, WorkloadError
 
@@ -57,14 +55,15 @@ _NO_OPTIONS = "options are for timm:, torchvision:, hf: and the zoo; a step of y
 _LONGEST_MESSAGE = 300
 
 
-class WorkloadRef(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, kw_only=True)
+class WorkloadRef:
     """The name of a workload, read and checked; `parse(ref.text)` gives it back."""
 
     text: str  # as typed, in one canonical spelling: function spelled out, options sorted
     scheme: Scheme
     target: str  # absolute path, dotted module, or a name in its library or the zoo
     function: str | None = None  # only for file and module
-    options: dict[str, str] = {}
+    options: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,6 +145,10 @@ def zoo_names() -> tuple[str, ...]:
 
 def nearest(word: str, names: Iterable[str], limit: int = 3) -> str:
     """A clause "; did you mean a, b or c?" with the names nearest to `word`, or nothing when none is near."""
+    try:
+        from rapidfuzz import process  # noqa: PLC0415  (a machine that only runs steps may lack it)
+    except ImportError:
+        return ""
     hits = [hit[0] for hit in process.extract(word, list(names), limit=limit, score_cutoff=60)]
     if not hits:
         return ""
