@@ -20,6 +20,7 @@ import contextlib
 import gc
 import hashlib
 import importlib.metadata
+import itertools
 import json
 import math
 import os
@@ -557,7 +558,7 @@ class Gpu:
             step()
             mark.record()
         self.synchronize()
-        return [before.elapsed_time(after) / 1000 for before, after in zip(marks, marks[1:], strict=False)]
+        return [before.elapsed_time(after) / 1000 for before, after in itertools.pairwise(marks)]
 
     def peaks(self) -> dict[str, Any]:
         """Peaks of memory, and what lies outside PyTorch's allocator now."""

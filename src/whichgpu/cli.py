@@ -1,6 +1,6 @@
 """The `whichgpu` command: arguments in, one call, text or JSON out.
 
-Loads no torch: tracing happens in a worker process. What is computed is computed by `api`, and what is shown
+Loads no torch: tracing and measuring happen in worker processes. What is computed is computed by `api`, and what is shown
 is laid out by `render`; this module only reads arguments and turns errors into one line and an exit code
 (0 done, 2 a mistake or an error, 130 interrupted).
 """
@@ -14,6 +14,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from importlib import metadata
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
@@ -29,7 +30,7 @@ _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 app = typer.Typer(
     name="whichgpu",
-    help="Which GPU can train this model, and how big a batch fits? No GPU is needed to ask.",
+    help="Which GPU can train this model, and how big a batch fits? No GPU is needed to ask; with one, measure.",
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -130,6 +131,92 @@ def rank(
     from whichgpu import render  # noqa: PLC0415
 
     _print(report, json, lambda console: render.print_rank(report, console))
+
+
+@app.command()
+def bench(
+    *,
+    workloads: Annotated[list[str], typer.Argument(metavar="WORKLOAD...", help=_WORKLOAD)],
+    gpu_index: Annotated[
+        int, typer.Option("--gpu-index", metavar="N", help="Which GPU of this machine, as PyTorch numbers them.")
+    ] = 0,
+    batch_size: Annotated[
+        str | None,
+        typer.Option("--batch-size", metavar="N", help="Measure only this batch; default: search for the largest."),
+    ] = None,
+    memory_limit: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--memory-limit",
+            metavar="SIZE",
+            help="Limit PyTorch's allocator to this, as a smaller card would: 8GiB, 11g (GiB); may be repeated.",
+        ),
+    ] = None,
+    power_of_two: Annotated[bool, typer.Option("--power-of-two", help="Try only 1, 2, 4, 8, ...")] = False,
+    steps: Annotated[int, typer.Option("--steps", metavar="N", help="Steps of each attempt of the search.")] = 3,
+    time_budget: Annotated[
+        float,
+        typer.Option(
+            "--time-budget", metavar="S", help="Seconds to time each batch size for, at most; 0 measures no speed."
+        ),
+    ] = 10.0,
+    timeout: Annotated[
+        float, typer.Option("--timeout", metavar="S", help="Seconds after which an attempt is taken for hung.")
+    ] = 300.0,
+    precision: Annotated[
+        str | None,
+        typer.Option(
+            "--precision", metavar="NAME", help="Instead of the workload's own: fp32, tf32, fp16, ... (not for files)."
+        ),
+    ] = None,
+    optimizer: Annotated[
+        str | None,
+        typer.Option(
+            "--optimizer", metavar="NAME", help="Instead of the workload's own: adamw, sgd, ... (not for files)."
+        ),
+    ] = None,
+    results: Annotated[
+        str | None,
+        typer.Option(
+            "--results",
+            metavar="FILE",
+            help="Where measurements are kept; default: $WHICHGPU_RESULTS or the user's data folder.",
+        ),
+    ] = None,
+    again: Annotated[bool, typer.Option("--again", help="Measure again what is on record.")] = False,
+    json: Json = False,
+) -> None:
+    """Measure on this machine's GPU: the largest batch, its memory, and the speed at it and at its halves.
+
+    The search starts from the prediction; each attempt is a process of its own, and the answer is a batch that
+    ran while the next one did not. Every attempt is kept: after an interruption the same command carries on.
+    The step time is measured until its median is known within 1 %, or the time budget ends. Data loading is not measured.
+    """
+    size = None if batch_size is None else text.parse_batch_size(batch_size)
+    limits = [text.parse_bytes(limit) for limit in memory_limit or ()]
+    chosen = {"precision": precision, "optimizer": optimizer}
+    from whichgpu import bench as benches  # noqa: PLC0415
+
+    with _progress() as on_progress:
+        report = benches.bench(
+            workloads,
+            gpu_index=gpu_index,
+            batch_size=size,
+            memory_limits_bytes=limits,
+            power_of_two=power_of_two,
+            options={key: value for key, value in chosen.items() if value is not None},
+            steps=steps,
+            time_budget_s=time_budget,
+            timeout_s=timeout,
+            results_file=Path(results) if results is not None else None,
+            again=again,
+            on_progress=on_progress,
+        )
+    from whichgpu import render  # noqa: PLC0415
+
+    _print(report, json, lambda console: render.print_bench(report, console))
+    if not report.answered:
+        raise typer.Exit(2)
 
 
 @app.command()

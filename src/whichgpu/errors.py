@@ -7,8 +7,10 @@ WhichGpuError                 anything below; the command line prints its one li
 │   └── StepError             its step raised at one batch size; at another it may run
 ├── CatalogueError            an unknown or ambiguous card, a malformed catalogue file
 ├── TraceError                a trace that is damaged, of a newer format, or inconsistent
-└── CaptureError              tracing failed for a reason that is not the workload's own
-    └── DataDependentError    the step looks at values that only a real run knows; trace it with real tensors
+├── CaptureError              tracing failed for a reason that is not the workload's own
+│   └── DataDependentError    the step looks at values that only a real run knows; trace it with real tensors
+├── BenchError                the card cannot be used for measuring: no driver, another process holds it
+└── ResultsError              a file of measurements that cannot be read or written
 
 Messages are one line: what was wrong, then what to do.
 """
@@ -50,3 +52,11 @@ class CaptureError(WhichGpuError):
 
 class DataDependentError(CaptureError):
     """The step looks at values that only a real run knows."""
+
+
+class BenchError(WhichGpuError):
+    """The card cannot be used for measuring."""
+
+
+class ResultsError(WhichGpuError):
+    """A file of measurements cannot be read or written."""

@@ -87,6 +87,13 @@ def format_seconds(seconds: float | None) -> str:
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
+def format_duration(seconds: float) -> str:
+    """A measured step time with three figures: "0.412 ms", "12.3 ms", "1.25 s"."""
+    value, unit = (seconds, "s") if seconds >= 0.9995 else (seconds * 1000, "ms")
+    decimals = 3 if value < 0.9995 else 2 if value < 9.995 else 1 if value < 99.95 else 0
+    return f"{value:,.{decimals}f} {unit}"
+
+
 def format_count(count: int | None) -> str:
     """A whole number with thousands separated: "2,048"."""
     return UNKNOWN if count is None else f"{count:,}"

@@ -1,0 +1,111 @@
+"""A measuring report: one row per workload and memory limit, then speeds at smaller batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+
+from whichgpu import text
+from whichgpu.bench_report import BenchReport, BenchRow, Speed
+from whichgpu.render.common import add_column, dense_table, format_batch, print_legend, print_notes, print_title
+
+_FAILED = {
+    "cuda_error": "CUDA error",
+    "crash": "crashed",
+    "hang": "hung",
+    "busy": "card is busy",
+    "driver": "cannot run",
+    "step_error": "step fails",
+}
+_UNPROVED = "?"
+
+
+def print_bench(report: BenchReport, console: Console) -> None:
+    """Print what was measured: largest batches, speeds, and what went wrong."""
+    title = f"{report.gpu} ({text.format_bytes(report.gpu_memory_bytes)}, torch {report.torch}, driver {report.driver})"
+    print_title(title, report.basis, console)
+    console.print()
+    _print_largest(report.rows, console)
+    print_legend([row.max_batch_size for row in report.rows if row.max_batch_size is not None], console)
+    _print_speeds(report.rows, console)
+    print_notes([*_remarks(report.rows), *report.notes], console)
+
+
+def _print_largest(rows: Sequence[BenchRow], console: Console) -> None:
+    table = dense_table(console)
+    table.add_column("Workload", overflow="fold")
+    for title in ("Limit>", "Largest\nbatch>", "Predicted>", "Attempts>", "Took>"):
+        add_column(table, title)
+    for row in rows:
+        table.add_row(
+            row.workload,
+            text.format_bytes(row.memory_limit_bytes) if row.memory_limit_bytes is not None else "card",
+            _largest(row),
+            text.format_count(row.predicted_max_batch_size),
+            _attempts(row),
+            text.format_seconds(row.seconds),
+        )
+    console.print(table)
+
+
+def _largest(row: BenchRow) -> str:
+    if row.outcome in _FAILED:
+        return _FAILED[row.outcome]
+    if row.max_batch_size is None:
+        return text.UNKNOWN
+    return format_batch(row.max_batch_size) + ("" if row.exact else _UNPROVED)
+
+
+def _attempts(row: BenchRow) -> str:
+    return f"{row.attempts} (+{row.recorded})" if row.recorded else str(row.attempts)
+
+
+def _print_speeds(rows: Sequence[BenchRow], console: Console) -> None:
+    timed = [(row, speed) for row in rows for speed in row.speeds]
+    if not timed:
+        return
+    console.print()
+    table = dense_table(console)
+    table.add_column("Workload", overflow="fold")
+    for title in ("Limit>", "Batch>", "Per second>", "Step>", "±>", "Reserved>", "Power>"):
+        add_column(table, title)
+    for row, speed in timed:
+        table.add_row(
+            row.workload if speed is row.speeds[0] else "",
+            text.format_bytes(row.memory_limit_bytes) if row.memory_limit_bytes is not None else "card",
+            text.format_count(speed.batch_size),
+            f"{text.format_figure(speed.units_per_second)} {row.unit}",
+            text.format_duration(speed.step_s),
+            _spread(speed),
+            text.format_bytes(speed.peak_reserved_bytes),
+            f"{speed.power_w:.0f} W" if speed.power_w is not None else text.UNKNOWN,
+        )
+    console.print(table)
+
+
+def _spread(speed: Speed) -> str:
+    """How far the 95 % interval of the median reaches from it."""
+    reach = max(speed.step_high_s - speed.step_s, speed.step_s - speed.step_low_s)
+    return f"{100 * reach / speed.step_s:.1f} %" if speed.step_s else text.UNKNOWN
+
+
+def _remarks(rows: Sequence[BenchRow]) -> list[str]:
+    """What the tables cannot say."""
+    found = []
+    for row in rows:
+        limit = f" under {text.format_bytes(row.memory_limit_bytes)}" if row.memory_limit_bytes is not None else ""
+        name = f"{row.workload}{limit}"
+        if row.message:
+            found.append(f"{name}: {row.message}")
+        if row.stopped_by in _FAILED:
+            found.append(f"{name}: the next batch does not run out of memory: {_FAILED[row.stopped_by]}")
+        if row.multiple > 1:
+            found.append(f"{name}: the step takes only multiples of {row.multiple}, so only these were tried")
+        for speed in row.speeds:
+            where = f"{name}, batch size {text.format_count(speed.batch_size)}"
+            if not speed.converged:
+                found.append(f"{where}: the time budget ended before the step time was known within 1 %")
+            if speed.throttled:
+                found.append(f"{where}: clocks were held down by {', '.join(speed.throttled)}")
+    return found
