@@ -106,6 +106,8 @@ class Search:
             rung = 1  # it is not about memory: does it run at all?
         elif not low:
             rung = self._downwards(high)
+        elif above.result == "fails" and high - low > 2 and self._guessed != low:
+            rung = (low + high) // 2  # guesses are about memory
         else:
             rung = self._between(low, high)
         return self._size(min(max(rung, low + 1), high - 1))

@@ -458,14 +458,14 @@ def median_interval(times: Sequence[float]) -> tuple[float, float, float]:
 
 
 def _rank(count: int) -> int:
-    """The most values that may be left out at each end with 95 % certainty that the median is between the rest."""
+    """How many values may be left out at each end with the median between the rest in 95 % of cases."""
     if count > 400:  # by then the normal distribution is exact enough
         return max(int(count / 2 - 0.98 * math.sqrt(count)) - 1, 0)
     tail, rank = 0.0, 0
     while True:
         tail += math.comb(count, rank) * 0.5**count
         if tail > 0.025:
-            return max(rank, 0)
+            return max(rank - 1, 0)
         rank += 1
 
 

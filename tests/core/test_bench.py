@@ -387,7 +387,7 @@ def test_a_killed_bench_leaves_nothing_behind(scene: Scene, number: signal.Signa
     process.send_signal(number)
     process.wait(30)
     if number == signal.SIGINT:
-        gone, alive = psutil.wait_procs(started, timeout=5)
+        _, alive = psutil.wait_procs(started, timeout=5)
         assert [] == alive
     with Store(scene.results) as store:
         kept = [measured.batch_size for measured in store.find(outcomes=["ok"])]
