@@ -12,6 +12,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import typer.main
 
 from whichgpu.advice import Breakdown, FitReport, FitRow, Price, RankReport, RankRow, TraceInfo
+from whichgpu.bench_report import BenchReport, BenchRow, Speed
 from whichgpu.cli import app
 
 PAGE = Path(__file__).parents[1] / "docs" / "cli.md"
@@ -28,6 +29,7 @@ line says what to do, and 130 after Ctrl-C.
 | variable | meaning |
 |---|---|
 | `WHICHGPU_CACHE` | folder of the kept traces; default: the user's cache folder (`~/.cache/whichgpu`) |
+| `WHICHGPU_RESULTS` | file of the measurements; default: `results.sqlite` in the user's data folder (`~/.local/share/whichgpu`) |
 | `NO_COLOR` | set: no colours |
 | `COLUMNS` | width of tables in a pipe; without it, 80 |
 
@@ -40,8 +42,8 @@ whichgpu's own rules change. Files that a step reads as data are not watched: af
 JSON_HEAD = """\
 ## JSON output
 
-`--json` prints the record that the Python functions `whichgpu.fit` and `whichgpu.rank` return, with these
-keys. Sizes are whole bytes, `null` is unknown or not applicable. Keys may be added in later versions; those
+`--json` prints the record that the Python functions `whichgpu.fit`, `whichgpu.rank` and `whichgpu.bench.bench`
+return, with these keys. Sizes are whole bytes, `null` is unknown or not applicable. Keys may be added in later versions; those
 listed keep their meaning. `whichgpu gpus --json` prints the catalogue's rows, each with its source and date.
 """
 
@@ -92,6 +94,47 @@ MEANINGS: dict[tuple[str, str], str] = {
     ("RankRow", "buy"): "price of the card",
     ("RankRow", "rent"): "price of an hour",
     ("RankRow", "notes"): "caveats for this card",
+    ("BenchReport", "basis"): "where the figures come from",
+    ("BenchReport", "gpu"): "the card, as the driver names it",
+    ("BenchReport", "gpu_memory_bytes"): "its memory, as PyTorch sees it",
+    ("BenchReport", "compute_capability"): "CUDA compute capability",
+    ("BenchReport", "driver"): "version of the driver",
+    ("BenchReport", "torch"): "version of PyTorch",
+    ("BenchReport", "rows"): "one entry per workload and memory limit",
+    ("BenchReport", "notes"): "caveats that hold for every row",
+    ("BenchRow", "workload"): "its name in canonical spelling",
+    ("BenchRow", "memory_limit_bytes"): "limit of PyTorch's allocator; `null` for the whole card",
+    ("BenchRow", "outcome"): "`out_of_memory`: not even 1 fits, or not the batch asked for; other than `ok`: no answer",
+    ("BenchRow", "message"): "what went wrong, or what is missing to the proof",
+    (
+        "BenchRow",
+        "max_batch_size",
+    ): "the largest batch that ran; 0 where 1 does not; `null` if not searched for or not found",
+    ("BenchRow", "exact"): "whether the next batch size was run too and does not fit, or the maximum was reached",
+    ("BenchRow", "stopped_by"): "how the next batch failed",
+    ("BenchRow", "multiple"): "the step refuses batch sizes that are no multiple of this",
+    ("BenchRow", "predicted_max_batch_size"): "where the search started; `null` without a prediction",
+    ("BenchRow", "unit"): "what speeds count",
+    ("BenchRow", "attempts"): "attempts of the search made now",
+    ("BenchRow", "recorded"): "batch sizes taken from the record instead",
+    ("BenchRow", "search_s"): "time that these attempts took",
+    ("BenchRow", "seconds"): "time that the row took, speeds included",
+    ("BenchRow", "speeds"): "one entry per batch size that was timed, the largest first",
+    ("Speed", "batch_size"): "samples per step",
+    ("Speed", "step_s"): "median time of a step on the GPU",
+    ("Speed", "step_low_s"): "low end of the median's 95 % interval",
+    ("Speed", "step_high_s"): "high end of it",
+    ("Speed", "steps"): "steps that were timed",
+    ("Speed", "converged"): "whether the interval is within 1 % of the median; otherwise the time budget ended first",
+    ("Speed", "samples_per_second"): "from the median",
+    ("Speed", "units_per_second"): "the same in the workload's unit (a sample may be many tokens)",
+    ("Speed", "peak_allocated_bytes"): "most that tensors held",
+    ("Speed", "peak_reserved_bytes"): "most that PyTorch took from the card",
+    ("Speed", "power_w"): "mean power of the card while timing; `null` without nvidia-ml-py",
+    ("Speed", "energy_per_sample_j"): "that power by the rate",
+    ("Speed", "sm_clock_mhz"): "mean clock of the multiprocessors",
+    ("Speed", "temperature_c"): "highest temperature of the chip",
+    ("Speed", "throttled"): "what held the clocks down",
     ("Price", "usd"): "the median",
     ("Price", "unit"): "for the card or for an hour of it",
     ("Price", "condition"): "`new`, `used`, `on-demand` and the like",
@@ -112,6 +155,9 @@ WHERE = {
     RankReport: "`whichgpu rank`",
     RankRow: "each of `gpus` of `rank`",
     Price: "`buy` and `rent`",
+    BenchReport: "`whichgpu bench`",
+    BenchRow: "each of `rows` of `bench`",
+    Speed: "each of `speeds`",
 }
 
 

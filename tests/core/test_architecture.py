@@ -21,8 +21,8 @@ sys.exit(lint_imports(no_cache=True))
 """
 LAYERS = "Imports point down"
 CAPTURE_LAYERS = "Imports point down inside capture"
-TORCH = "Only capture and the zoo load torch and model libraries"
-CAPTURE = "Nobody imports capture: it runs in a process of its own"
+TORCH = "Only capture, the zoo and bench_worker load torch and model libraries"
+CAPTURE = "Nobody imports capture or bench_worker: they run in processes of their own"
 
 
 def lint(folder: Path) -> tuple[int, str]:
@@ -58,6 +58,9 @@ def test_the_contracts_hold(original: Path) -> None:
         ("capture/__init__.py", "import torch", TORCH),
         ("api.py", "import numpy", TORCH),
         ("api.py", "import whichgpu.capture.worker", CAPTURE),
+        ("bench.py", "import torch", TORCH),
+        ("bench.py", "from whichgpu import bench_worker", CAPTURE),
+        ("bench_search.py", "from whichgpu import worker_process", LAYERS),
         ("memory.py", "from whichgpu import tracing", LAYERS),
         ("trace.py", "from whichgpu.allocator import replay", LAYERS),
         ("render/fit.py", "from whichgpu import api", LAYERS),
