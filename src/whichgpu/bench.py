@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
-from typing import get_args
 
 import msgspec
 
@@ -28,7 +27,7 @@ from whichgpu.bench_search import Guess, Result, Search, Seen, line_guess
 from whichgpu.errors import BenchError, InputError, WhichGpuError
 from whichgpu.gpu_status import GpuStatus, Sampler
 from whichgpu.overheads import context_bytes
-from whichgpu.results import Environment, Measurement, Outcome, Store
+from whichgpu.results import LOCAL, OUTCOMES, Environment, Measurement, Outcome, Store
 from whichgpu.workload import WorkloadRef
 
 Progress = Callable[[str], None]
@@ -50,7 +49,6 @@ _RESULTS: dict[str, Result] = {
     "crash": "fails",
     "hang": "fails",
 }
-_OUTCOMES = get_args(Outcome)
 _REPEATED = frozenset({"crash", "hang", "busy", "driver"})  # chance, or no fault of the batch: measured again
 
 
@@ -399,7 +397,7 @@ class _Bench:
         readings: gpu_status.Readings | None,
     ) -> Measurement:
         readings = readings or gpu_status.Readings()
-        outcome: Outcome = said.outcome if said.outcome in _OUTCOMES else "driver"  # type: ignore[assignment]
+        outcome: Outcome = said.outcome if said.outcome in OUTCOMES else "driver"  # type: ignore[assignment]
         rate = size / said.step_s[0] if said.step_s is not None and said.step_s[0] > 0 else None
         outside = said.outside_bytes
         return Measurement(
@@ -425,7 +423,7 @@ class _Bench:
             throttled=readings.throttled,
             attempt_s=said.attempt_s,
             measured_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
-            origin="local",
+            origin=LOCAL,
             environment=msgspec.structs.replace(
                 self.environment, flags=said.flags if said.flags else self.environment.flags
             ),
@@ -434,7 +432,7 @@ class _Bench:
     def _known(self, limit: int | None) -> dict[int, Measurement]:
         """What is on record for the same workload, environment and limit: by batch size, one with speeds if there is."""
         found: dict[int, Measurement] = {}
-        for measured in self._store.find(workloads=[self._ref.text], origin="local"):
+        for measured in self._store.find(workloads=[self._ref.text], origin=LOCAL):
             if (
                 measured.workload_hash == self._loaded.workload_hash
                 and measured.memory_limit_bytes == limit
