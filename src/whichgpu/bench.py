@@ -26,6 +26,7 @@ from whichgpu.bench_report import BenchReport, BenchRow, Speed
 from whichgpu.bench_search import Guess, Result, Search, Seen, line_guess
 from whichgpu.errors import BenchError, InputError, WhichGpuError
 from whichgpu.gpu_status import GpuStatus, Sampler
+from whichgpu.memory import MemoryModel
 from whichgpu.overheads import context_bytes
 from whichgpu.results import LOCAL, OUTCOMES, Environment, Measurement, Outcome, Store
 from whichgpu.workload import WorkloadRef
@@ -242,9 +243,7 @@ class _Bench:
         if self._plan.batch_size is not None:
             return
         try:
-            predictor = self._stack.enter_context(
-                api.Predictor(self._ref, cache=True, on_progress=self._plan.progress, exact=True)
-            )
+            predictor = self._stack.enter_context(api.Predictor(self._ref, cache=True, on_progress=self._plan.progress))
             self._model = predictor.model(capability)
         except WhichGpuError as error:
             self._note(f"no prediction to start from ({error})")
@@ -381,11 +380,9 @@ class _Bench:
 
         before = self._status.memory() if self._status is not None else None
         said = self._attempts.run(kind, size, limit, on_event, sampler.sample)
-        used = before[0] - before[1] if before is not None else None
+        used = before[2] if before is not None else None
         measured = self._measurement(size, limit, said, used, readings)
         self._store.add(measured)
-        if measured.context_bytes is not None:
-            self._measured_context_bytes = measured.context_bytes + (used or 0)
         return measured
 
     def _measurement(
@@ -461,6 +458,9 @@ class _Bench:
         if model is None:
             return line_guess(room), None
         predicted = model.largest_batch(room)
+        line = line_guess(room)
+        if not isinstance(model, MemoryModel):  # a line itself, with a margin: one through measured peaks is better
+            return lambda fits: line(fits) if fits else (predicted,), predicted
 
         def guess(fits: Sequence[Seen]) -> Sequence[int]:
             if not fits or fits[-1].allocated_bytes is None:

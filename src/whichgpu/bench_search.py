@@ -69,6 +69,9 @@ class Search:
         self._width = 0  # of the bracket when it was last halved
         self._slow = 0  # attempts since then
         self._guessed = 0  # the rung that a guess last led to
+        self._stride = 0  # how far the last move without a guess went
+        self._refuted = 0  # how often a guess said wrongly that there is no more
+        self._proof = 0  # the rung that was to prove that there is no more
         self.multiple = 1  # what batch sizes must be a multiple of, as far as the step's refusals tell
         self.seen: dict[int, Seen] = {}
 
@@ -94,7 +97,7 @@ class Search:
     # ---- the attempts ----
 
     def next(self) -> int | None:
-        """The batch size to try next; None when nothing is left to try."""
+        """The batch size to try next, to be asked once an attempt; None when nothing is left to try."""
         failures = [one for one in self.seen.values() if one.result == "fails"]
         low, high = self._bracket()
         if len(failures) >= _MOST_FAILURES or high - low <= 1:
@@ -136,20 +139,24 @@ class Search:
 
     def _upwards(self, low: int, high: int) -> int:
         """Nothing failed yet: where a guess says, else below what allocations allow, else ever further."""
-        fits = self._fits()
         guesses = self._guesses(low, high)
         if not low:
             return guesses[0] if guesses else self._rung(self._first)
         furthest = self._rung(_FURTHEST * self.largest)
+        if self._proof == low:  # "there is no more" was refuted: do not believe it again and again
+            self._refuted += 1
+        if self._refuted >= 2:
+            guesses = [guess for guess in guesses if guess > low]
         if guesses:
+            self._proof = low + 1 if guesses[0] == low else 0
             return self._note_guess(min(max(guesses[0], low + 1), furthest))
         if not self._guess(()):
             return self._rung(2 * self.largest)
         ceiling = self._rung(self._ceiling())
         if ceiling > low:
             return (low + min(ceiling, furthest) + 1) // 2
-        last = low - self._rung(fits[-2].batch_size) if len(fits) > 1 else 0
-        return min(low + max(2, int(_ABOVE * low), 2 * last), furthest)
+        self._stride = max(2, int(_ABOVE * low), 2 * self._stride)
+        return min(low + self._stride, furthest)
 
     def _downwards(self, high: int) -> int:
         """Nothing fits yet: a little lower, then much lower, then halves."""

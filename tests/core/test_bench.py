@@ -19,13 +19,14 @@ import pytest
 from whichgpu import api, bench, gpu_status, render
 from whichgpu.bench_report import BenchReport
 from whichgpu.errors import BenchError, InputError, MissingExtraError, WorkloadError
+from whichgpu.memory import MemoryModel
 from whichgpu.results import Store
 
 FAKE_WORKER = Path(__file__).parents[1] / "data" / "fake_bench_worker.py"
 GIB = 1 << 30
 
 
-class FakeModel:
+class FakeModel(MemoryModel):
     """Foretells a line through nothing: so many samples fill 8 GiB."""
 
     def __init__(self, largest: int) -> None:

@@ -105,6 +105,19 @@ def test_memory_that_is_not_monotone(fits: set[int], always: int, start: int | N
     answer_is_proved(search, attempt, run(search, attempt, memory), MAX_BATCH_SIZE)
 
 
+@given(capacity=st.integers(1, MAX_BATCH_SIZE), start=st.integers(1, MAX_BATCH_SIZE))
+def test_a_guess_that_never_learns(capacity: int, start: int) -> None:
+    """A guess that always says that there is no more does not make the search crawl upwards one by one."""
+
+    def stubborn(fits: Sequence[Seen]) -> Sequence[int]:
+        return (fits[-1].batch_size if fits else start,)
+
+    search = Search(stubborn)
+    tried = run(search, lambda size: "fits" if size <= capacity else "too large")
+    assert capacity == search.largest
+    assert len(tried) <= 90
+
+
 @given(capacity=st.integers(0, MAX_BATCH_SIZE), start=st.one_of(st.none(), st.integers(0, MAX_BATCH_SIZE)))
 def test_powers_of_two(capacity: int, start: int | None) -> None:
     """With `power_of_two` only powers are tried, and the largest that fits is proved by the next power."""
