@@ -1,11 +1,12 @@
-"""Turns the measured convolutions into the table that `whichgpu.workspaces.convolution` looks them up in.
+"""Fits the decision trees of `whichgpu.workspaces.cudnn`, and keeps the answers that they get wrong.
 
     python tools/fit_convolutions.py [--check]
 
-Reads tools/workspace_grid/measured.jsonl.gz (recorded by tools/measure_workspaces.py) and writes
-src/whichgpu/data/convolutions.json.gz: for every measured convolution its class, its shape, and the most memory that it
-held beyond its results at any moment, as a share of the bytes of input, output and weight. `--check` instead leaves a
-fifth of the points out, predicts them from the others and prints the errors.
+Reads what cuDNN's heuristics answer on an H200 (tools/workspace_grid/heuristics.jsonl.gz, from tools/query_cudnn.py)
+and writes src/whichgpu/data/convolutions.json.gz. Splits and leaves are chosen so that the error, as a share of the
+bytes that a convolution touches, is least. `--check` instead leaves a fifth of the shapes out and prints the errors on
+them; then it compares the package's data with the workspaces that were recorded while convolutions ran
+(tools/workspace_grid/measured.jsonl.gz, from tools/measure_workspaces.py).
 """
 
 from __future__ import annotations
@@ -15,49 +16,264 @@ import gzip
 import json
 import random
 from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from statistics import median
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from whichgpu.trace import Op, Tensor
-from whichgpu.workspaces import convolution
+from whichgpu.workspaces import cudnn
+from whichgpu.workspaces.convolution import problems
+from whichgpu.workspaces.cudnn import Problem, features, needs
 
-ROOT = Path(__file__).parent
-GRID = ROOT / "workspace_grid" / "measured.jsonl.gz"
-TABLE = ROOT.parent / "src" / "whichgpu" / "data" / "convolutions.json.gz"
-SOURCE = "tools/measure_workspaces.py on an NVIDIA H200: torch 2.11.0+cu130, cuDNN 9.19, driver 580.159.04, 2026-12-02"
+GRID = Path(__file__).parent / "workspace_grid"
+TABLE = Path(__file__).parents[1] / "src" / "whichgpu" / "data" / "convolutions.json.gz"
+SOURCE = "tools/query_cudnn.py on an NVIDIA H200: torch 2.11.0+cu130, cuDNN 9.19, driver 580.159.04, 2026-12-02"
+DTYPES = {"tf32": "tf32", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+BATCHES = 5  # of each shape at most, for the trees
+DEPTH, LEAST, GAIN = 40, 2, 0.01
+RARE = 4  # formulas that are best for no more rows are left out
+CLOSE_BYTES, CLOSE = 1 << 20, 0.004  # a workspace this near is as good as right: bytes, and share of what is touched
+FLAT_BYTES, FLAT = 4096, 0.002  # how far an answer may be off the straight piece through its neighbours
+
+
+class Row(NamedTuple):
+    """One problem with the workspace that it truly takes."""
+
+    problem: Problem
+    bytes: int
+    size: int  # bytes of the operands
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--check", action="store_true")
     arguments = parser.parse_args()
-    rows = measured()
+    asked = list(answers())
     if arguments.check:
-        check(rows)
+        check(asked)
         return
-    table: dict[str, list[list[float]]] = defaultdict(list)
-    for kind, point, share in sorted(rows):
-        table["|".join(map(str, kind))].append([*point, round(share, 4)])
-    text = json.dumps({"source": SOURCE, "columns": convolution.COLUMNS, "classes": table}, separators=(",", ":"))
-    TABLE.write_bytes(gzip.compress(text.encode(), 9, mtime=0))
-    print(f"{len(rows)} points in {len(table)} classes, {TABLE.stat().st_size} bytes")
+    trees = fit(sample(asked))
+    kept = exceptions(trees, asked)
+    body = {"source": SOURCE, "features": cudnn.FEATURES, "formulas": cudnn.FORMULAS, "trees": trees, "answers": kept}
+    TABLE.write_bytes(gzip.compress(json.dumps(body, separators=(",", ":")).encode(), 9, mtime=0))
+    print(f"{len(kept)} exceptions, {TABLE.stat().st_size} bytes")
 
 
-def measured() -> list[tuple[tuple[str, ...], tuple[int, ...], float]]:
-    """Class, point and share of every measured convolution; the last of equal ones."""
+# ---- rows ---------------------------------------------------------------------------------------------------------
+
+
+def answers() -> Iterator[list[Row]]:
+    """What the heuristics said: for each problem without its batch size, a row for each batch size, rising."""
+    with gzip.open(GRID / "heuristics.jsonl.gz", "rt", encoding="utf-8") as lines:
+        next(lines)
+        for line in lines:
+            record = json.loads(line)
+            for direction, sizes in zip(directions(record["t"]), record.get("bytes_all", record["bytes"]), strict=True):
+                rows = [
+                    row(asked(record, direction, batch), size)
+                    for batch, size in zip(record["n"], sizes, strict=True)
+                    if size is not None
+                ]
+                if rows:
+                    yield rows
+
+
+def directions(transposed: bool) -> tuple[str, str, str]:
+    """Of the plain convolution, for PyTorch's forward pass, input gradient and weight gradient."""
+    return ("data", "forward", "filter") if transposed else ("forward", "data", "filter")
+
+
+def asked(record: dict[str, Any], direction: str, batch: int) -> Problem:
+    """A line of the file as the package has it."""
+    shapes = [(batch, *record["x"]), (batch, *record["y"])]
+    source, result = reversed(shapes) if record["t"] else shapes
+    stride, padding, dilation = (tuple(record[name]) for name in "spd")
+    return Problem(direction, source, tuple(record["w"]), result, stride, padding, dilation, record["g"],
+                   DTYPES[record["dtype"]], record["last"])  # fmt: skip
+
+
+def row(problem: Problem, bytes_: int) -> Row:
+    """A problem with its answer."""
+    shapes = (problem.input, problem.weight, problem.output)
+    return Row(problem, bytes_, sum(int(np.prod(shape)) for shape in shapes) * problem.item_bytes)
+
+
+def sample(asked: Iterable[list[Row]]) -> list[Row]:
+    """A few batch sizes of each problem."""
+    draw = random.Random(7)
+    return [row for rows in asked for row in draw.sample(rows, min(len(rows), BATCHES))]
+
+
+# ---- trees --------------------------------------------------------------------------------------------------------
+
+
+def fit(rows: list[Row]) -> dict[str, Any]:
+    """The tree of each family."""
+    families: dict[str, list[Row]] = defaultdict(list)
+    for one in rows:
+        families[one.problem.family].append(one)
+    return {name: fit_family(members) for name, members in sorted(families.items())}
+
+
+def fit_family(rows: list[Row]) -> Any:
+    """One tree."""
+    values = np.array([features(one.problem) for one in rows], dtype=np.int64)
+    truth = np.array([one.bytes for one in rows], dtype=np.float64)[:, None]
+    scale = np.array([one.size for one in rows], dtype=np.float64)[:, None] + truth
+    said = np.array([needs(one.problem) for one in rows], dtype=np.float64)
+    costs = np.minimum(np.abs(said - truth) / scale, 2.0)
+    places, counts = np.unique(costs.argmin(1), return_counts=True)
+    formulas = [int(place) for place, count in zip(places, counts, strict=True) if count > RARE] or [int(places[0])]
+    # large operands decide about peaks
+    costs = costs[:, formulas] * np.clip(scale / 2**24, 0.05, 4.0)
+    return grow(values, costs.astype(np.float32), formulas, DEPTH)
+
+
+def grow(values: np.ndarray, costs: np.ndarray, formulas: list[int], depth: int) -> Any:
+    """A tree over rows of features; `costs` has a column for each formula."""
+    totals = costs.sum(0)
+    best = int(totals.argmin())
+    if depth == 0 or len(values) < 2 * LEAST or totals[best] < GAIN:
+        return formulas[best]
+    found = split(values, costs, totals)
+    if found is None or found[0] > totals[best] - GAIN:
+        return formulas[best]
+    _, feature, threshold = found
+    low = values[:, feature] <= threshold
+    below, above = (grow(values[side], costs[side], formulas, depth - 1) for side in (low, ~low))
+    return below if below == above and isinstance(below, int) else [feature, threshold, below, above]
+
+
+def split(values: np.ndarray, costs: np.ndarray, totals: np.ndarray) -> tuple[float, int, int] | None:
+    """Cost after the best cut, its feature and the largest value below it."""
+    best: tuple[float, int, int] | None = None
+    for feature in range(values.shape[1]):
+        order = np.argsort(values[:, feature], kind="stable")
+        column = values[order, feature]
+        cuts = np.nonzero(column[1:] != column[:-1])[0]
+        cuts = cuts[(cuts + 1 >= LEAST) & (len(column) - cuts - 1 >= LEAST)]
+        if not len(cuts):
+            continue
+        sums = np.cumsum(costs[order], axis=0)[cuts]
+        both = sums.min(1) + (totals - sums).min(1)
+        place = int(both.argmin())
+        if best is None or both[place] < best[0] - 1e-9:
+            low, high = int(column[cuts[place]]), int(column[cuts[place] + 1])
+            best = (float(both[place]), feature, max(low, min(int((low * high) ** 0.5), high - 1)))
+    return best
+
+
+# ---- answers that are kept ------------------------------------------------------------------------------------------
+
+
+def exceptions(trees: dict[str, Any], asked: Iterable[list[Row]]) -> dict[str, list[tuple[int, int, int, int]]]:
+    """Of the problems asked at several batch sizes, those that the trees are off for somewhere."""
     found = {}
-    with gzip.open(GRID, "rt", encoding="utf-8") as lines:
+    for rows in asked:
+        if len(rows) > 1 and not all(close(by_tree(trees, one.problem), one) for one in rows):
+            found[rows[0].problem.key] = pieces([(one.problem.input[0], one.bytes) for one in rows])
+    return found
+
+
+def close(said: int, one: Row) -> bool:
+    """Whether a workspace is as good as right."""
+    return abs(said - one.bytes) <= min(CLOSE_BYTES, CLOSE * (one.size + one.bytes)) or max(said, one.bytes) < 1 << 16
+
+
+def by_tree(trees: dict[str, Any], problem: Problem) -> int:
+    """The bytes that trees say."""
+    return needs(problem)[cudnn.decide(trees[problem.family], features(problem))]
+
+
+def pieces(points: list[tuple[int, int]]) -> list[tuple[int, int, int, int]]:
+    """Straight pieces through points of batch size and bytes."""
+    found = []
+    start = 0
+    while start < len(points):
+        end = start
+        while end + 1 < len(points) and straight(points[start : end + 2]):
+            end += 1
+        found.append((points[start][0], points[end][0], points[start][1], points[end][1]))
+        start = end + 1
+    return found
+
+
+def straight(points: list[tuple[int, int]]) -> bool:
+    """Whether all points lie on the line through the outer two, and it does not fall."""
+    (first, low), (last, high) = points[0], points[-1]
+    slope = (high - low) / (last - first)
+    return slope >= 0 and all(
+        abs(low + slope * (batch - first) - size) <= max(FLAT_BYTES, FLAT * size) for batch, size in points
+    )
+
+
+# ---- check --------------------------------------------------------------------------------------------------------
+
+
+def check(asked: list[list[Row]]) -> None:
+    """Errors on shapes left out, and against what was recorded."""
+    shapes = sorted({shape(rows[0].problem) for rows in asked})
+    left_out = set(random.Random(0).sample(shapes, len(shapes) // 5))
+    trees = fit(sample(rows for rows in asked if shape(rows[0].problem) not in left_out))
+    rows = sample(rows for rows in asked if shape(rows[0].problem) in left_out)
+    print("by the trees, on shapes left out")
+    report([(by_tree(trees, one.problem), one) for one in rows])
+    print("by the package, on recorded workspaces")
+    report([(cudnn.workspace_bytes(one.problem), one) for one in dict.fromkeys(recorded())])
+
+
+def shape(problem: Problem) -> tuple[Any, ...]:
+    """What stays on one side of a split, whatever the batch size, direction, dtype and layout."""
+    return (problem.input[1:], problem.weight, problem.output[1:], problem.stride, problem.dilation)
+
+
+def report(pairs: list[tuple[int, Row]]) -> None:
+    """By family: how far off, as a share of operands and workspace, and of all bytes; and how many are right."""
+    families: dict[str, list[tuple[int, Row]]] = defaultdict(list)
+    for said, one in pairs:
+        families[one.problem.family].append((said, one))
+        families["all"].append((said, one))
+    print(f"{'family':28}{'n':>7}{'median':>9}{'90th':>9}{'of bytes':>10}{'right':>8}")
+    for name, members in sorted(families.items()):
+        shares = sorted(abs(said - one.bytes) / (one.size + one.bytes) for said, one in members)
+        whole = sum(abs(said - one.bytes) for said, one in members) / sum(one.size + one.bytes for _, one in members)
+        right = sum(close(said, one) for said, one in members) / len(members)
+        print(
+            f"{name:28}{len(members):7}{median(shares):9.4f}{shares[int(0.9 * len(shares))]:9.4f}{whole:10.4f}{right:8.1%}"
+        )
+
+
+def recorded() -> Iterator[Row]:
+    """Every problem of the recorded operators, with the workspace that was allocated for it."""
+    with gzip.open(GRID / "measured.jsonl.gz", "rt", encoding="utf-8") as lines:
         for line in lines:
             record = json.loads(line)
             usable = record.get("n", "").startswith("aten.convolution") and record.get("e") is not None
-            if not usable or record.get("first") or not isinstance(record["a"].get("input"), dict):
+            if not usable or record.get("first") or record["c"].get("benchmark"):
                 continue
-            op = as_op(record)
-            described = convolution.describe(op)
-            if described is not None:
-                kind, point, operand_bytes = described
-                found[kind, point] = held_beyond_results(record) / operand_bytes
-    return [(kind, point, share) for (kind, point), share in found.items()]
+            if isinstance(record["a"].get("input"), dict):
+                asked = problems(as_op(record))
+                yield from (row(one, size) for one, size in zip(asked, workspaces(record), strict=False))
+
+
+def workspaces(record: dict[str, Any]) -> list[int]:
+    """Of each result but the bias: what is allocated last after it and freed at once."""
+    results = [output[3] for output in record["o"] if output]
+    mask = record["a"].get("output_mask", [True])
+    found: list[int] = []
+    events, number = record["e"], 0
+    for place, event in enumerate(events):
+        if event <= 0:
+            continue
+        number += 1
+        if number in results:
+            found.append(0)
+        elif found and not found[-1] and place + 1 < len(events) and events[place + 1] == -number:
+            found[-1] = event
+    return found[: sum(map(bool, mask[:2]))]
 
 
 def as_op(record: dict[str, Any]) -> Op:
@@ -66,50 +282,14 @@ def as_op(record: dict[str, Any]) -> Op:
     attributes = {name: value for name, value in record["a"].items() if not isinstance(value, dict)}
     attributes["allow_tf32"] = bool(record["c"].get("conv_tf32", True))
     attributes["benchmark"] = bool(record["c"].get("benchmark", False))
-    return Op(record["n"], "forward", 0, tuple(tensors), (), attributes)
+    outputs = tuple(tensor(output[:3]) if output else Tensor((), "float32") for output in record["o"])
+    return Op(record["n"], "forward", 0, tuple(tensors), outputs, attributes)
 
 
 def tensor(described: list[Any]) -> Tensor:
     """A recorded tensor."""
     shape, dtype, stride = described
     return Tensor(tuple(shape), dtype, tuple(stride or ()))
-
-
-def held_beyond_results(record: dict[str, Any]) -> int:
-    """The most that the operator held at one moment besides its results."""
-    results = {output[3] for output in record["o"] if output}
-    held = most = number = 0
-    sizes: dict[int, int] = {}
-    for event in record["e"]:
-        if event > 0:
-            number += 1
-            sizes[number] = event
-            if number not in results:
-                held += event
-                most = max(most, held)
-        elif -event in sizes and -event not in results:
-            held -= sizes[-event]
-    return most
-
-
-def check(rows: list[tuple[tuple[str, ...], tuple[int, ...], float]]) -> None:
-    """Leave a fifth out and predict it."""
-    rows = sorted(rows)
-    random.Random(0).shuffle(rows)
-    left_out, kept = rows[: len(rows) // 5], rows[len(rows) // 5 :]
-    table: dict[tuple[str, ...], list[tuple[tuple[int, ...], float]]] = defaultdict(list)
-    for kind, point, share in kept:
-        table[kind].append((point, share))
-    errors: dict[str, list[float]] = defaultdict(list)
-    for kind, point, share in left_out:
-        errors[kind[0]].append(abs(convolution.nearest(table, kind, point) - share))
-    for direction, found in sorted(errors.items()):
-        found.sort()
-        quantiles = [found[int(len(found) * q)] for q in (0.5, 0.75, 0.9)]
-        print(
-            f"{direction:9} n={len(found):5}  |error| as a share of the operands: median {quantiles[0]:.3f}, "
-            f"75th {quantiles[1]:.3f}, 90th {quantiles[2]:.3f}"
-        )
 
 
 if __name__ == "__main__":

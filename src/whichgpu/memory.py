@@ -394,23 +394,36 @@ class _Skeleton:
             if group < 0 or not temporaries[group]:
                 out += own
                 continue
-            freed = []
-            last = len(own)
-            for place in range(last + 1):
-                for number, temporary in enumerate(temporaries[group]):
-                    at = temporary.before_output
-                    if (at if 0 <= at < last else last) != place:
-                        continue
-                    if temporary.kept:
-                        if temporary.key in kept:
-                            continue
-                        kept.add(temporary.key)
+            slots: dict[int, int] = {}
+            for kind, number in _placed(temporaries[group], len(own), kept):
+                if kind == _OWN:
+                    out.append(own[number])
+                elif kind == _TAKE:
                     taken.append((group, number))
-                    slot = storages + len(taken)
-                    out.append(slot)
-                    if not temporary.kept:
-                        freed.append(-slot)
-                if place < last:
-                    out.append(own[place])
-            out += freed
+                    slots[number] = storages + len(taken)
+                    out.append(slots[number])
+                else:
+                    out.append(-slots[number])
         return _Layout(CheckedProgram(out), op_at, op_index, taken)
+
+
+_OWN, _TAKE, _GIVE_BACK = range(3)
+
+
+def _placed(temporaries: tuple[workspaces.Temporary, ...], own: int, kept: set[str]) -> Iterator[tuple[int, int]]:
+    """What happens inside an operator with so many own allocations: kinds, each with the number of what it is about."""
+    for place in range(own + 1):
+        for number, one in enumerate(temporaries):
+            if _before(one.before_output, own) == place and one.key not in kept:
+                if one.kept:
+                    kept.add(one.key)
+                yield _TAKE, number
+        for number, one in enumerate(temporaries):
+            if not one.kept and max(_before(one.freed_before, own), _before(one.before_output, own)) == place:
+                yield _GIVE_BACK, number
+        if place < own:
+            yield _OWN, place
+
+
+def _before(place: int, own: int) -> int:
+    return place if 0 <= place < own else own

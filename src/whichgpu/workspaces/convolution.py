@@ -1,173 +1,188 @@
-"""Convolutions: the workspaces that cuDNN takes.
+"""Convolutions: which problems PyTorch gives to cuDNN, in which order, and what it copies for it.
 
-cuDNN chooses an algorithm by its own heuristics, and each has its own needs: none at all, a copy of input, output and
-weight in another layout (the commonest: exactly their bytes), partial sums of weight gradients. The choice follows no
-formula that we know, so it is looked up: the nearest of some 8,800 convolutions measured on an H200 (cuDNN 9.19,
-torch 2.11) of the same direction, dtype, layout, kind of groups and kernel, and its share of the bytes of input, output
-and weight (data/convolutions.json.gz, made by tools/fit_convolutions.py, whose `--check` prints the error on points
-left out: nothing in the median forward, 2 % backward).
+PyTorch asks for one direction at a time (aten/src/ATen/native/cudnn/ConvShared.cpp): operands that lie otherwise than
+the convolution runs are copied, the result is allocated, then the workspace, which is given back before the next
+direction begins. Depthwise convolutions in PyTorch's default layout run in PyTorch's own kernels, without workspace, but
+for some in float16 (aten/src/ATen/native/Convolution.cpp). What cuDNN takes is in `cudnn`.
 
-For other cards than Hopper, and other versions of cuDNN, the same table is used; that is not measured.
+With cudnn.benchmark the first step also tries engines that are not counted here, in whatever memory is free.
 """
 
 from __future__ import annotations
 
-import gzip
-import json
-from collections.abc import Mapping, Sequence
-from functools import cache, lru_cache
-from importlib.resources import files
-from math import log2, prod
+from math import prod
+from typing import Any
 
 from whichgpu.trace import Op, Tensor
-from whichgpu.workspaces.records import ITEM_BYTES, Capability, Rule, Temporary
+from whichgpu.workspaces.cudnn import Problem, Shape, workspace_bytes
+from whichgpu.workspaces.records import Capability, Rule, Temporary, bytes_of, contiguous_strides
+from whichgpu.workspaces.reductions import buffer_bytes
 
-Class = tuple[str, ...]
-Point = tuple[int, ...]
-
-# Of a point; the last column of the table is the share.
-COLUMNS = ["batch", "in_channels", "out_channels", "input_size", "kernel_size", "stride", "dilation"]
-# How much a factor of two in each counts towards the distance. Kernel, stride and dilation change the algorithm.
-_WEIGHTS = (0.5, 1.0, 1.0, 0.7, 2.0, 3.0, 2.0)
-_OTHER_DTYPE = 0.5  # distance between float16 and bfloat16
-_HALVES = {"float16": "bfloat16", "bfloat16": "float16"}
+_DEPTHWISE_CHANNELS = 32  # from which PyTorch considers cuDNN for depthwise convolutions in float16
+_DEPTHWISE_WIDTH = 7
 
 
-def describe(op: Op) -> tuple[Class, Point, int] | None:
-    """Class and point of a convolution, and the bytes of its input, output and weight; None for what is none."""
+# ---- which problems -------------------------------------------------------------------------------------------------
+
+
+def problems(op: Op) -> list[Problem]:
+    """What cuDNN is asked for by an operator, in order; empty where PyTorch's own kernels run."""
     backward = "backward" in op.name
     if len(op.inputs) < (3 if backward else 2):
-        return None
-    source, weight = (op.inputs[1], op.inputs[2]) if backward else (op.inputs[0], op.inputs[1])
-    attributes = op.attributes
-    if len(source.shape) < 3 or len(weight.shape) != len(source.shape) or not prod(source.shape):
-        return None
-    groups, transposed = int(attributes.get("groups", 1)), bool(attributes.get("transposed", False))
-    in_channels = source.shape[1]
-    out_channels = weight.shape[1] * groups if transposed else weight.shape[0]
-    if backward:
-        output_elements = prod(op.inputs[0].shape)
-        mask = attributes.get("output_mask", [True, True, False])
-        direction = "both" if mask[0] else "wgrad"
-    else:
-        output_elements = source.shape[0] * out_channels * _output_size(op, source, weight, transposed)
-        direction = "forward"
-    layout = "last" if _channels_last(source) or _channels_last(weight) else "first"
-    kind = "one" if groups == 1 else "depthwise" if groups == in_channels else "groups"
-    dtype = source.dtype
-    if dtype == "float32":
-        dtype = "tf32" if attributes.get("allow_tf32", True) else "float32"
-    found: Class = (
-        direction,
-        str(len(source.shape) - 2),
-        dtype,
-        layout,
-        kind,
-        "transposed" if transposed else "plain",
-        "benchmark" if attributes.get("benchmark", False) else "heuristic",
+        return []
+    source, weight = op.inputs[1:3] if backward else op.inputs[:2]
+    rank = len(source.shape) - 2
+    if rank < 1 or len(weight.shape) != rank + 2 or not prod(source.shape):
+        return []
+    transposed = bool(op.attributes.get("transposed", False))
+    result = op.inputs[0].shape if backward else op.outputs[0].shape if op.outputs else _output(op, source, weight)
+    first, second = (result, source.shape) if transposed else (source.shape, result)
+    stride, padding, dilation = (
+        _listed(op.attributes, name, default, rank)
+        for name, default in (("stride", 1), ("padding", 0), ("dilation", 1))
     )
-    point = (
-        source.shape[0],
-        in_channels,
-        out_channels,
-        prod(source.shape[2:]),
-        prod(weight.shape[2:]),
-        prod(_list(attributes, "stride", 1)),
-        max(_list(attributes, "dilation", 1)),
-    )
-    elements = prod(source.shape) + output_elements + prod(weight.shape)
-    return found, point, elements * ITEM_BYTES.get(source.dtype, 4)
+    last, groups = runs_channels_last(source, weight), int(op.attributes.get("groups", 1))
+    own = not last and _is_depthwise(source, weight, groups, transposed)
+    if own and not _depthwise_by_cudnn(source, weight, stride, dilation):
+        return []
+    dtype = "tf32" if source.dtype == "float32" and op.attributes.get("allow_tf32", True) else source.dtype
+    return [
+        Problem(direction, first, weight.shape, second, stride, padding, dilation, groups, dtype, last)
+        for direction in _directions(op, backward, transposed)
+    ]
 
 
-def _list(attributes: Mapping[str, object], name: str, default: int) -> list[int]:
+def _directions(op: Op, backward: bool, transposed: bool) -> list[str]:
+    if not backward:
+        return ["data" if transposed else "forward"]
+    mask = op.attributes.get("output_mask", [True, True, False])
+    return ["forward" if transposed else "data"] * bool(mask[0]) + ["filter"] * bool(mask[1])
+
+
+def _is_depthwise(source: Tensor, weight: Tensor, groups: int, transposed: bool) -> bool:
+    channels = source.shape[1]
+    return not transposed and groups > 1 and groups == channels and weight.shape[0] % channels == 0
+
+
+def _depthwise_by_cudnn(source: Tensor, weight: Tensor, stride: Shape, dilation: Shape) -> bool:
+    """Where PyTorch takes cuDNN for a depthwise convolution in its default layout (cuDNN 8.2 or later)."""
+    samples, channels, *space = source.shape
+    if source.dtype != "float16" or len(space) > 2 or max(dilation) > 1 or channels < _DEPTHWISE_CHANNELS:
+        return False
+    flat = len(space) == 1 or space[0] == 1
+    step = stride[-1]
+    if flat and step == 1:
+        return True
+    width, size = space[-1], weight.shape[-1]
+    square = len(space) == 2 and weight.shape[2] == size and stride[0] == step
+    if not square or size not in (1, 3, 5) or width < _DEPTHWISE_WIDTH or step not in (1, 2):
+        return False
+    if step == 1:
+        return True
+    if samples == 1:
+        return size > 1 or width <= 4 * _DEPTHWISE_WIDTH
+    if size == 1:
+        return samples <= 16 and channels >= 128 and width <= _DEPTHWISE_WIDTH
+    return channels >= 512 or (channels >= 256 and width >= 4 * _DEPTHWISE_WIDTH)
+
+
+def _listed(attributes: dict[str, Any], name: str, default: int, rank: int) -> Shape:
     value = attributes.get(name)
-    return [int(item) for item in value] if isinstance(value, list) and value else [default]
+    numbers = tuple(int(item) for item in value) if isinstance(value, list) and value else (default,)
+    return numbers if len(numbers) == rank else numbers[:1] * rank
 
 
-def _output_size(op: Op, source: Tensor, weight: Tensor, transposed: bool) -> int:
-    if op.outputs:
-        return prod(op.outputs[0].shape[2:])
-    sizes = []
-    spatial = len(source.shape) - 2
+def _output(op: Op, source: Tensor, weight: Tensor) -> Shape:
+    """The output's shape, for operators that come without outputs."""
+    rank = len(source.shape) - 2
     stride, padding, dilation, more = (
-        (_list(op.attributes, name, default) * spatial)[:spatial]
+        _listed(op.attributes, name, default, rank)
         for name, default in (("stride", 1), ("padding", 0), ("dilation", 1), ("output_padding", 0))
     )
-    for axis in range(spatial):
-        size, reach = source.shape[axis + 2], dilation[axis] * (weight.shape[axis + 2] - 1)
+    transposed = bool(op.attributes.get("transposed", False))
+    sizes = []
+    for axis, (size, kernel) in enumerate(zip(source.shape[2:], weight.shape[2:], strict=True)):
+        reach = dilation[axis] * (kernel - 1)
         if transposed:
             sizes.append((size - 1) * stride[axis] - 2 * padding[axis] + reach + more[axis] + 1)
         else:
             sizes.append((size + 2 * padding[axis] - reach - 1) // stride[axis] + 1)
-    return prod(max(size, 1) for size in sizes)
+    channels = weight.shape[1] * int(op.attributes.get("groups", 1)) if transposed else weight.shape[0]
+    return (source.shape[0], channels, *(max(size, 1) for size in sizes))
 
 
-def _channels_last(tensor: Tensor) -> bool:
-    return len(tensor.stride) > 2 and tensor.stride[1] == 1 and tensor.shape[1] > 1
+# ---- layouts --------------------------------------------------------------------------------------------------------
 
 
-def nearest(table: Mapping[Class, Sequence[tuple[Point, float]]], kind: Class, point: Point) -> float:
-    """The share of the nearest measured point; 1 (a copy of the operands) where nothing like it was measured."""
-    found = [
-        (_distance(other, point) + further, share)
-        for near, further in _near(kind)
-        for other, share in table.get(near, ())
-    ]
-    return min(found)[1] if found else 1.0
+def runs_channels_last(source: Tensor, weight: Tensor) -> bool:
+    """Whether the convolution runs with channels last: as soon as input or weight lies so."""
+    return _suggests_channels_last(source) or _suggests_channels_last(weight)
 
 
-def _near(kind: Class) -> list[tuple[Class, float]]:
-    """Classes to look in, with the distance that lies between: the other half precision, then looser ones."""
-    same = [(kind, 0.0)]
-    if kind[2] in _HALVES:
-        same.append(((*kind[:2], _HALVES[kind[2]], *kind[3:]), _OTHER_DTYPE))
-    if kind[0] == "wgrad":
-        same += [(("both", *other[1:]), further + 4.0) for other, further in list(same)]
-    if kind[-1] == "benchmark":
-        same += [((*other[:-1], "heuristic"), further + 8.0) for other, further in list(same)]
-    return same
+def _suggests_channels_last(tensor: Tensor) -> bool:
+    """What PyTorch reads from the strides (c10/core/MemoryFormat.h). One axis is run as an image of height 1."""
+    if not tensor.stride:
+        return False
+    shape, stride = list(tensor.shape), list(tensor.stride)
+    if len(shape) == 3:
+        shape.insert(2, 1)
+        stride.insert(2, shape[3] * stride[2])
+    if stride[1] == 0:
+        return False
+    least = 0
+    for axis in (1, *range(len(shape) - 1, 1, -1), 0):
+        if stride[axis] < least or (axis == 0 and least == stride[1]):
+            return False
+        least = stride[axis] * max(shape[axis], 1)
+    return True
 
 
-def _distance(one: Point, other: Point) -> float:
-    return sum(weight * abs(log2(a) - log2(b)) for weight, a, b in zip(_WEIGHTS, one, other, strict=True))
+def _copies(tensors: tuple[Tensor, ...], last: bool, before_output: int) -> list[Temporary]:
+    """Copies of tensors that do not lie as the convolution runs."""
+    return [Temporary(bytes_of(tensor), before_output) for tensor in tensors if not _lies(tensor, last)]
 
 
-@cache
-def _table() -> dict[Class, list[tuple[Point, float]]]:
-    raw = json.loads(gzip.decompress(files("whichgpu").joinpath("data/convolutions.json.gz").read_bytes()))
-    return {
-        tuple(name.split("|")): [(tuple(row[:-1]), row[-1]) for row in rows] for name, rows in raw["classes"].items()
-    }
+def _lies(tensor: Tensor, last: bool) -> bool:
+    if not last:
+        return not tensor.stride
+    if tensor.shape[1] == 1 or prod(tensor.shape[2:]) == 1:
+        return not tensor.stride or _suggests_channels_last(tensor)
+    if not tensor.stride:
+        return False
+    samples, channels, *space = tensor.shape
+    strides = contiguous_strides((samples, *space, channels))
+    return all(
+        size == 1 or one == other
+        for size, one, other in zip(tensor.shape, tensor.stride, (strides[0], strides[-1], *strides[1:-1]), strict=True)
+    )
 
 
-@lru_cache(maxsize=4096)
-def _candidates(kind: Class, rest: Point) -> tuple[tuple[float, float, float], ...]:
-    """Points that can be nearest at some batch size: (distance but for it, its log2, share)."""
-    best: dict[float, tuple[float, float]] = {}  # one point for each batch size that was measured
-    for near, further in _near(kind):
-        for other, share in _table().get(near, ()):
-            apart = further + sum(
-                weight * abs(log2(a) - log2(b)) for weight, a, b in zip(_WEIGHTS[1:], other[1:], rest, strict=True)
-            )
-            at = log2(other[0])
-            best[at] = min(best.get(at, (apart, share)), (apart, share))
-    return tuple((apart, at, share) for at, (apart, share) in best.items())
+# ---- the rules ------------------------------------------------------------------------------------------------------
 
 
-def _workspace(op: Op, capability: Capability) -> list[Temporary]:
-    described = describe(op)
-    if described is None:
+def _convolution(op: Op, capability: Capability) -> list[Temporary]:
+    asked = problems(op)
+    last = bool(asked) and asked[0].channels_last
+    workspaces = [Temporary(workspace_bytes(problem)) for problem in asked]
+    return [*_copies(op.inputs[:2], last, 0), *workspaces]
+
+
+def _convolution_backward(op: Op, capability: Capability) -> list[Temporary]:
+    asked = problems(op)
+    if len(op.inputs) < 3:
         return []
-    kind, point, operand_bytes = described
-    batch = log2(point[0])
-    candidates = _candidates(kind, point[1:])
-    if not candidates:
-        return [Temporary(operand_bytes)]
-    share = min((apart + _WEIGHTS[0] * abs(batch - at), share) for apart, at, share in candidates)[1]
-    return [Temporary(int(share * operand_bytes))]
+    last = bool(asked) and asked[0].channels_last
+    found = _copies(op.inputs[:3], last, 0)
+    for number, problem in enumerate(asked, 1):
+        found.append(Temporary(workspace_bytes(problem), number, freed_before=number))
+    mask = op.attributes.get("output_mask", [True, True, False])
+    if len(mask) > 2 and mask[2]:
+        grad = op.inputs[0]
+        found.append(Temporary(buffer_bytes(grad, [0, *range(2, len(grad.shape))], capability)))
+    return found
 
 
 RULES: dict[str, Rule] = {
-    "aten.convolution.default": _workspace,
-    "aten.convolution_backward.default": _workspace,
+    "aten.convolution.default": _convolution,
+    "aten.convolution_backward.default": _convolution_backward,
 }

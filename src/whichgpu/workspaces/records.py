@@ -23,10 +23,11 @@ ITEM_BYTES = {
 
 
 class Temporary(msgspec.Struct, frozen=True):
-    """One allocation inside an operator. Freed when the operator ends, unless it has a key."""
+    """One allocation inside an operator. Freed when the operator ends or earlier, unless it has a key."""
 
     bytes: int
     before_output: int = AFTER_LAST  # the operator's own allocation before which it is taken, from 0
+    freed_before: int = AFTER_LAST  # the own allocation before which it is given back; by default at the end
     key: str = ""  # kept until the process ends, at most one of a key
 
     @property
