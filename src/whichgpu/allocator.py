@@ -15,7 +15,7 @@ blocks of equal size. Does not cover `garbage_collection_threshold`, `roundup_po
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -518,18 +518,23 @@ class CheckedProgram(tuple[int, ...]):
         return self
 
 
+NOTHING_OPTIONAL: Mapping[int, Collection[int]] = {}
+
+
 def replay(
     program: Sequence[int],
     sizes: Sequence[int],
     limit_bytes: int | None,
     config: AllocatorConfig = DEFAULT_CONFIG,
+    optional: Mapping[int, Collection[int]] = NOTHING_OPTIONAL,
 ) -> Replay:
     """Run a program of allocations and frees: does it fit, and how much memory does it reserve?
 
     `slot + 1` in `program` allocates `sizes[slot]` bytes, `-(slot + 1)` frees them; a slot may be used again.
     `limit_bytes` is the most that all segments may add up to (card memory less the CUDA context, or what
-    `torch.cuda.set_per_process_memory_fraction` allows), None for no limit. Raises ValueError for a program
-    that no process could run. A `CheckedProgram` is replayed somewhat faster.
+    `torch.cuda.set_per_process_memory_fraction` allows), None for no limit. A slot in `optional` is done without where
+    there is no room for it although the cache has been given back, and so are from then on those it stands for there.
+    Raises ValueError for a program that no process could run. A `CheckedProgram` is replayed somewhat faster.
     """
     checked = isinstance(program, CheckedProgram) and program.slots <= len(sizes)
     if not checked:
@@ -539,8 +544,8 @@ def replay(
         raise ValueError(f"sizes[{slot}] is {sizes[slot]}; sizes are 0 or more bytes")
     plain = not config.expandable_segments and config.max_split_size_bytes is None
     if plain and (limit_bytes is None or limit_bytes >= 0) and (checked or _uses_slots_once(program)):
-        return _replay_plain(program, sizes, limit_bytes)
-    return _replay_by_steps(program, sizes, limit_bytes, config)
+        return _replay_plain(program, sizes, limit_bytes, optional)
+    return _replay_by_steps(program, sizes, limit_bytes, config, optional)
 
 
 def _check_entries(program: Sequence[int], slots: int) -> None:
@@ -564,12 +569,17 @@ def _uses_slots_once(program: Sequence[int]) -> bool:
 
 
 def _replay_by_steps(
-    program: Sequence[int], sizes: Sequence[int], limit_bytes: int | None, config: AllocatorConfig
+    program: Sequence[int],
+    sizes: Sequence[int],
+    limit_bytes: int | None,
+    config: AllocatorConfig,
+    optional: Mapping[int, Collection[int]],
 ) -> Replay:
     """The replay of any program with any settings: the class above, one call at a time."""
     allocator = CachingAllocator(limit_bytes, config)
     malloc, free = allocator.malloc, allocator.free
     live: list[Block | None] = [None] * (len(sizes) + 1)
+    skipped: set[int] = set()
     index = peak = reserved = 0
     peak_at = reserved_at = failed_at = None
     try:
@@ -577,7 +587,15 @@ def _replay_by_steps(
             if entry > 0:
                 if live[entry] is not None:
                     raise ValueError(f"program[{index}] allocates slot {entry - 1}, which is alive already")
-                live[entry] = malloc(sizes[entry - 1])
+                if entry in skipped:
+                    continue
+                try:
+                    live[entry] = malloc(sizes[entry - 1])
+                except OutOfMemory:
+                    if entry - 1 not in optional:
+                        raise
+                    skipped.update(slot + 1 for slot in optional[entry - 1])
+                    continue
                 if allocator.allocated_bytes > peak:
                     peak = allocator.allocated_bytes
                     peak_at = index
@@ -586,6 +604,8 @@ def _replay_by_steps(
                     reserved_at = index
             else:
                 block = live[-entry]
+                if block is None and -entry in skipped:
+                    continue
                 if block is None:
                     raise ValueError(f"program[{index}] frees slot {-entry - 1}, which is not alive")
                 free(block)
@@ -625,7 +645,9 @@ _SMALL = SMALL_BYTES >> _UNIT_BITS
 _SMALL_SEGMENT = SMALL_SEGMENT_BYTES >> _UNIT_BITS
 
 
-def _replay_plain(program: Sequence[int], sizes: Sequence[int], limit_bytes: int | None) -> Replay:
+def _replay_plain(
+    program: Sequence[int], sizes: Sequence[int], limit_bytes: int | None, optional: Mapping[int, Collection[int]]
+) -> Replay:
     """`_replay_by_steps` with default settings, for a program that uses every slot once."""
     limit = _ADDRESS_MASK if limit_bytes is None else limit_bytes >> _UNIT_BITS
     asked = [0, *sizes]
@@ -670,6 +692,10 @@ def _replay_plain(program: Sequence[int], sizes: Sequence[int], limit_bytes: int
                     reserved -= _release_segments(segments, edges, small, large)
                     released_cache += 1
                     if reserved + segment > limit:
+                        if entry - 1 in optional:
+                            for slot in optional[entry - 1]:
+                                blocks[slot + 1] = 0
+                            continue
                         failed_at = index
                         break
                 address = next_address

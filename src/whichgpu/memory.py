@@ -9,14 +9,22 @@ Not covered: memory outside PyTorch's allocator, other than through the limit it
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 import msgspec
 
 from whichgpu import search, workspaces
-from whichgpu.allocator import DEFAULT_CONFIG, AllocatorConfig, CachingAllocator, CheckedProgram, Replay, replay
+from whichgpu.allocator import (
+    DEFAULT_CONFIG,
+    AllocatorConfig,
+    CachingAllocator,
+    CheckedProgram,
+    OutOfMemory,
+    Replay,
+    replay,
+)
 from whichgpu.scaling import Scaled, Single
 from whichgpu.trace import EventKind, Op
 
@@ -45,6 +53,7 @@ class Program(msgspec.Struct, frozen=True):
     op_at: list[int]  # positions in `instructions` where operators begin ...
     op_index: list[int]  # ... and which ones
     storages: int  # slots from here on are temporaries and workspaces
+    optional: dict[int, list[int]]  # slots that are done without where there is no room, and those like them
 
 
 class Peak(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,7 +131,7 @@ class MemoryModel:
         result = known.limited.get(limit_bytes) if limit_bytes is not None else None
         if result is None:
             program = self.program(batch_size)
-            result = replay(program.instructions, program.sizes, limit_bytes, self._config)
+            result = replay(program.instructions, program.sizes, limit_bytes, self._config, program.optional)
             if limit_bytes is None or (whole is None and result.fits and not result.released_cache):
                 # a limit that was never met: this is what happens without one
                 known.whole = result
@@ -132,8 +141,8 @@ class MemoryModel:
 
     def fits(self, batch_size: int, limit_bytes: int) -> bool:
         """Whether the step runs at a batch size under a limit."""
-        whole = self._known_at(batch_size).whole
-        if whole is not None and limit_bytes < whole.peak_requested_bytes:
+        known = self._known_at(batch_size)
+        if known.whole is not None and not known.gives_way and limit_bytes < known.whole.peak_requested_bytes:
             return False
         return self._replay(batch_size, limit_bytes).fits
 
@@ -238,10 +247,18 @@ def _blocks_at(program: Program, place: int, limit_bytes: int | None, config: Al
     """Slot and bytes of every block that is held after an instruction."""
     allocator = CachingAllocator(limit_bytes, config)
     blocks = {}
+    skipped: set[int] = set()
     for instruction in program.instructions[: place + 1]:
         if instruction > 0:
-            blocks[instruction - 1] = allocator.malloc(program.sizes[instruction - 1])
-        else:
+            if instruction - 1 in skipped:
+                continue
+            try:
+                blocks[instruction - 1] = allocator.malloc(program.sizes[instruction - 1])
+            except OutOfMemory:
+                if instruction - 1 not in program.optional:
+                    raise
+                skipped.update(program.optional[instruction - 1])
+        elif -instruction - 1 in blocks:  # one that there was no room for is not
             allocator.free(blocks.pop(-instruction - 1))
     return [(slot, block.size) for slot, block in blocks.items()]
 
@@ -249,10 +266,11 @@ def _blocks_at(program: Program, place: int, limit_bytes: int | None, config: Al
 class _Known:
     """What replays of one program said, by limit."""
 
-    __slots__ = ("limited", "peaks", "temporaries", "whole")
+    __slots__ = ("gives_way", "limited", "peaks", "temporaries", "whole")
 
     def __init__(self, temporaries: _Temporaries) -> None:
         self.temporaries = temporaries
+        self.gives_way = any(one.optional for group in temporaries for one in group)
         self.whole: Replay | None = None  # without a limit
         # By limit, exactly: more memory does not always help. With less, the allocator gives its cache back earlier, and
         # what it then reserves may happen to fit better.
@@ -322,6 +340,7 @@ class _Layout(msgspec.Struct, frozen=True):
     op_at: list[int]
     op_index: list[int]
     taken: list[tuple[int, int]]  # temporaries in the order of their slots: group and number in it
+    optional: dict[int, list[int]]
 
 
 class _Skeleton:
@@ -377,7 +396,7 @@ class _Skeleton:
         if layout is None:
             layout = self._layouts[shape] = self._layout(len(storage_bytes), temporaries)
         sizes = [*storage_bytes, *[temporaries[group][number].bytes for group, number in layout.taken]]
-        return Program(layout.instructions, sizes, layout.op_at, layout.op_index, len(storage_bytes))
+        return Program(layout.instructions, sizes, layout.op_at, layout.op_index, len(storage_bytes), layout.optional)
 
     def _layout(self, storages: int, temporaries: _Temporaries) -> _Layout:
         out: list[int] = []
@@ -404,7 +423,16 @@ class _Skeleton:
                     out.append(slots[number])
                 else:
                     out.append(-slots[number])
-        return _Layout(CheckedProgram(out), op_at, op_index, taken)
+        alike: dict[tuple[int, int], list[int]] = {}
+        for place, origin in enumerate(taken):
+            alike.setdefault(origin, []).append(storages + place)
+        optional = {
+            slot: slots
+            for (group, number), slots in alike.items()
+            if temporaries[group][number].optional
+            for slot in slots
+        }
+        return _Layout(CheckedProgram(out), op_at, op_index, taken, optional)
 
 
 _OWN, _TAKE, _GIVE_BACK = range(3)

@@ -163,7 +163,7 @@ def _lies(tensor: Tensor, last: bool) -> bool:
 def _convolution(op: Op, capability: Capability) -> list[Temporary]:
     asked = problems(op)
     last = bool(asked) and asked[0].channels_last
-    workspaces = [Temporary(workspace_bytes(problem)) for problem in asked]
+    workspaces = [Temporary(workspace_bytes(problem), optional=True) for problem in asked]
     return [*_copies(op.inputs[:2], last, 0), *workspaces]
 
 
@@ -174,7 +174,7 @@ def _convolution_backward(op: Op, capability: Capability) -> list[Temporary]:
     last = bool(asked) and asked[0].channels_last
     found = _copies(op.inputs[:3], last, 0)
     for number, problem in enumerate(asked, 1):
-        found.append(Temporary(workspace_bytes(problem), number, freed_before=number))
+        found.append(Temporary(workspace_bytes(problem), number, freed_before=number, optional=True))
     mask = op.attributes.get("output_mask", [True, True, False])
     if len(mask) > 2 and mask[2]:
         grad = op.inputs[0]

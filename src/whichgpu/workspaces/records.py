@@ -28,6 +28,7 @@ class Temporary(msgspec.Struct, frozen=True):
     bytes: int
     before_output: int = AFTER_LAST  # the operator's own allocation before which it is taken, from 0
     freed_before: int = AFTER_LAST  # the own allocation before which it is given back; by default at the end
+    optional: bool = False  # the operator does without it where there is no room
     key: str = ""  # kept until the process ends, at most one of a key
 
     @property
