@@ -212,7 +212,13 @@ class MemoryModel:
             else:
                 probe = min(low + step, high - 1) if low else max(high - step, 1)
                 step *= 2
+        if low and not self._fits_with_ease(low, limit_bytes):
+            return search.lowest_edge(lambda size: self.fits(size, limit_bytes), low)
         return low
+
+    def _fits_with_ease(self, batch_size: int, limit_bytes: int) -> bool:
+        """Whether the limit is not met, so that nothing is given back or done without."""
+        return self._replay(batch_size, limit_bytes) is self._known_at(batch_size).whole
 
     def _guess(self, limit_bytes: int) -> int:
         """Where the straight line through two peaks meets the limit, tried twice.

@@ -48,6 +48,32 @@ def largest_batch(
     return low
 
 
+# Where smaller batch sizes are looked at once more: as far below, in so many places
+_REACH, _PLACES = 0.25, 8
+
+
+def lowest_edge(fits: Callable[[int], bool], found: int) -> int:
+    """A batch size that fits while the next does not, from one that was found: a lower one if there is one near.
+
+    Where the limit is met, the allocator gives its cache back and operators do without workspaces. A step may then run at a
+    batch size and fail at a smaller one; whoever is told the larger one would not believe it.
+    """
+    low = max(round(found * (1 - _REACH)), 1)
+    places = sorted({low + (found - low) * place // _PLACES for place in range(_PLACES)} - {found})
+    fitting, failing = 0, 0
+    for place in places:
+        if not fits(place):
+            failing = place
+            break
+        fitting = place
+    if not failing:
+        return found
+    while failing - fitting > 1:
+        middle = (fitting + failing) // 2
+        fitting, failing = (middle, failing) if fits(middle) else (fitting, middle)
+    return fitting
+
+
 def _on_line(peaks: dict[int, int], low: int, high: int, limit_bytes: int) -> int | None:
     """Where the line through two known peaks about the place that is looked for meets the limit; None without such a line."""
     below = [size for size in sorted(peaks) if size <= low]
