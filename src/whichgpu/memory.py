@@ -9,7 +9,7 @@ Not covered: memory outside PyTorch's allocator, other than through the limit it
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 from weakref import WeakKeyDictionary
 
@@ -212,13 +212,14 @@ class MemoryModel:
             else:
                 probe = min(low + step, high - 1) if low else max(high - step, 1)
                 step *= 2
-        if low and not self._fits_with_ease(low, limit_bytes):
+        if low and self._gives_way(low, limit_bytes):
             return search.lowest_edge(lambda size: self.fits(size, limit_bytes), low)
         return low
 
-    def _fits_with_ease(self, batch_size: int, limit_bytes: int) -> bool:
-        """Whether the limit is not met, so that nothing is given back or done without."""
-        return self._replay(batch_size, limit_bytes) is self._known_at(batch_size).whole
+    def _gives_way(self, batch_size: int, limit_bytes: int) -> bool:
+        """Whether the limit is met, and there is something that can be done without."""
+        known = self._known_at(batch_size)
+        return known.gives_way and self._replay(batch_size, limit_bytes) is not known.whole
 
     def _guess(self, limit_bytes: int) -> int:
         """Where the straight line through two peaks meets the limit, tried twice.
@@ -410,6 +411,7 @@ class _Skeleton:
         op_index: list[int] = []
         taken: list[tuple[int, int]] = []
         kept: set[str] = set()
+        once: set[tuple[int, int]] = set()
         for instructions, marks, group, own in self._pieces:
             base = len(out)
             for at, index in marks:
@@ -419,16 +421,30 @@ class _Skeleton:
             if group < 0 or not temporaries[group]:
                 out += own
                 continue
-            slots: dict[int, int] = {}
-            for kind, number in _placed(temporaries[group], len(own), kept):
-                if kind == _OWN:
-                    out.append(own[number])
-                elif kind == _TAKE:
+            frees: dict[int, list[int]] = {}  # by the own allocation before which they come
+            last = len(own)
+            for place in range(last + 1):
+                for number, temporary in enumerate(temporaries[group]):
+                    at = temporary.before_output
+                    if (at if 0 <= at < last else last) != place:
+                        continue
+                    if temporary.once:
+                        if (group, number) in once:
+                            continue
+                        once.add((group, number))
+                    if temporary.kept:
+                        if temporary.key in kept:
+                            continue
+                        kept.add(temporary.key)
                     taken.append((group, number))
-                    slots[number] = storages + len(taken)
-                    out.append(slots[number])
-                else:
-                    out.append(-slots[number])
+                    slot = storages + len(taken)
+                    out.append(slot)
+                    if not temporary.kept:
+                        until = temporary.freed_before
+                        frees.setdefault(until if place <= until < last else last, []).append(-slot)
+                out += frees.get(place, ())
+                if place < last:
+                    out.append(own[place])
         alike: dict[tuple[int, int], list[int]] = {}
         for place, origin in enumerate(taken):
             alike.setdefault(origin, []).append(storages + place)
@@ -439,25 +455,3 @@ class _Skeleton:
             for slot in slots
         }
         return _Layout(CheckedProgram(out), op_at, op_index, taken, optional)
-
-
-_OWN, _TAKE, _GIVE_BACK = range(3)
-
-
-def _placed(temporaries: tuple[workspaces.Temporary, ...], own: int, kept: set[str]) -> Iterator[tuple[int, int]]:
-    """What happens inside an operator with so many own allocations: kinds, each with the number of what it is about."""
-    for place in range(own + 1):
-        for number, one in enumerate(temporaries):
-            if _before(one.before_output, own) == place and one.key not in kept:
-                if one.kept:
-                    kept.add(one.key)
-                yield _TAKE, number
-        for number, one in enumerate(temporaries):
-            if not one.kept and max(_before(one.freed_before, own), _before(one.before_output, own)) == place:
-                yield _GIVE_BACK, number
-        if place < own:
-            yield _OWN, place
-
-
-def _before(place: int, own: int) -> int:
-    return place if 0 <= place < own else own

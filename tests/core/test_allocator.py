@@ -676,6 +676,41 @@ def test_fast_replay_is_the_class(case: tuple[list[int], list[int]], percent: in
     assert replay(program, sizes, limit) == replay(CheckedProgram(program), sizes, limit)
 
 
+@pytest.mark.parametrize("config", CONFIGS, ids=str)
+@settings(max_examples=60, deadline=None)
+@given(case=programs().map(lambda case: slots_once(*case)), percent=tightness, drawn=st.data())
+def test_what_is_done_without_is_as_if_never_asked_for(
+    config: AllocatorConfig, case: tuple[list[int], list[int]], percent: int | None, drawn: st.DataObject
+) -> None:
+    """Optional slots never make a step fail, and those given up, with all they stand for, take nothing from then on."""
+    program, sizes = case
+    limit = limit_of(case, percent, config)
+    slots = sorted(drawn.draw(st.sets(st.sampled_from(range(len(sizes)))))) if sizes else []
+    optional = dict.fromkeys(slots, slots)  # one that fails gives all of them up
+    result = replay(program, sizes, limit, config, optional)
+    plain = replay(program, sizes, limit, config)
+
+    assert result.fits or result.failed_at is not None
+    if result.failed_at is not None:
+        assert program[result.failed_at] - 1 not in optional
+    if plain.fits:
+        assert plain == result
+    if len(slots) == len(sizes):
+        assert result.fits
+    allocator = CachingAllocator(limit, config)
+    live: dict[int, Block] = {}
+    given_up: set[int] = set()
+    for entry in program[: result.failed_at]:
+        if entry > 0 and entry - 1 not in given_up:
+            try:
+                live[entry] = allocator.malloc(sizes[entry - 1])
+            except OutOfMemory:
+                given_up.update(optional[entry - 1])
+        elif -entry in live:
+            allocator.free(live.pop(-entry))
+    assert allocator.peak_allocated_bytes == result.peak_allocated_bytes
+
+
 @settings(max_examples=100, deadline=None)
 @given(case=programs(), percent=tightness)
 def test_names_of_slots_do_not_matter(case: tuple[list[int], list[int]], percent: int | None) -> None:

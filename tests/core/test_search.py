@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whichgpu.search import largest_batch
+from whichgpu.search import largest_batch, lowest_edge
 
 HIGHEST = 1 << 20
 
@@ -72,3 +72,22 @@ def test_peaks_without_any_order_end_the_search_too(peaks: dict[int, int], limit
 def test_few_batch_sizes_are_traced(peak_bytes: Callable[[int], int], limit_bytes: int, most: int) -> None:
     """A straight line takes two or three probes, steps about as many as halving a step."""
     assert searched(peak_bytes, limit_bytes)[1] <= most
+
+
+@given(found=st.integers(1, 3000), failing=st.sets(st.integers(1, 3000), max_size=5))
+def test_the_lowest_edge_fits_and_the_next_does_not(found: int, failing: set[int]) -> None:
+    """Whatever fails below what was found, the answer fits, is no larger, and is an edge unless it is what was found."""
+
+    def fits(size: int) -> bool:
+        return size not in failing
+
+    failing = {size for size in failing if size < found}
+    edge = lowest_edge(fits, found)
+    assert 0 <= edge <= found
+    assert edge == 0 or fits(edge)
+    assert edge == found or not fits(edge + 1)
+
+
+def test_a_wide_gap_below_is_found() -> None:
+    """A step that runs up to 111, fails from 112 to 119 and runs again at 128 is answered with 111."""
+    assert 111 == lowest_edge(lambda size: size < 112 or size > 119, 128)
