@@ -235,6 +235,10 @@ class Store:
             return [self._insert(measurement) for key, measurement in new.items() if key not in here]
 
     def _insert(self, measurement: Measurement) -> int:
+        try:  # what could not be read again is not written
+            msgspec.convert(msgspec.to_builtins(measurement), Measurement)
+        except msgspec.ValidationError as error:
+            raise ResultsError(f"a measurement that cannot be is not kept ({error}); correct it") from error
         key = environment_key(measurement.environment)
         self._database.execute(_INSERT_ENVIRONMENT, [key, *_values(measurement.environment, _ENVIRONMENT)])
         values = [*_values(measurement, _MEASUREMENT), *(measurement.step_s or (None, None, None)), key]
