@@ -12,14 +12,17 @@ import io
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from whichgpu import text
+from whichgpu import cli_results, text
+from whichgpu.cli_common import WORKLOAD as _WORKLOAD
+from whichgpu.cli_common import Json, NoCache
+from whichgpu.cli_common import print_record as _print
+from whichgpu.cli_common import progress as _progress
 from whichgpu.errors import InputError, WhichGpuError
 
 if TYPE_CHECKING:
@@ -35,13 +38,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-
-_WORKLOAD = (
-    "file.py:function, package.module:function, timm:NAME, torchvision:NAME, hf:NAME or a name from "
-    "`whichgpu zoo`; options follow a ?, as in timm:resnet50?precision=fp16."
-)
-Json = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
-NoCache = Annotated[bool, typer.Option("--no-cache", help="Trace again, and keep nothing on disk.")]
 
 
 @app.callback(invoke_without_command=True)
@@ -243,6 +239,9 @@ def zoo() -> None:
     _print(entries, False, lambda console: render.print_zoo(entries, console))
 
 
+cli_results.add_to(app)
+
+
 def _mentions(card: Gpu, words: str) -> bool:
     names = " ".join((card.name, card.id, *card.aliases)).casefold()
     return all(word in names for word in words.casefold().split())
@@ -279,35 +278,3 @@ def _fail(message: str, code: int, label: str = "error: ") -> int:
 
 def _terminated(number: int, frame: object) -> NoReturn:
     sys.exit(128 + number)  # as an exception, so that the worker is ended and files are removed
-
-
-def _print(record: Any, json: bool, print_text: Callable[[Any], None]) -> None:
-    from whichgpu import render  # noqa: PLC0415
-
-    try:
-        if json:
-            sys.stdout.write(render.to_json(record) + "\n")
-        else:
-            console = render.make_console(sys.stdout)
-            with render.trimmed(console):
-                print_text(console)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # whoever read the output is gone: nothing is left to say, not even on the way out
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-@contextlib.contextmanager
-def _progress() -> Iterator[Callable[[str], None] | None]:
-    """A spinner with the time gone by, on a terminal's stderr only."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415
-
-    from whichgpu import render  # noqa: PLC0415
-
-    columns = (SpinnerColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
-    with Progress(*columns, console=render.make_console(sys.stderr), transient=True) as progress:
-        task = progress.add_task("looking for traces", total=None)
-        yield lambda line: progress.update(task, description=line)

@@ -54,6 +54,13 @@ def format_bytes(count: int | None) -> str:
     return f"{count} B"
 
 
+def format_limit(count: int | None) -> str:
+    """A memory limit as it was set: "8 GiB", "10.5 GiB"; one that is no tenth of a GiB as `format_bytes` does."""
+    if count is not None and count % _GIB == 0:
+        return f"{count // _GIB:,} GiB"
+    return format_bytes(count)
+
+
 def memory_class_gb(count: int) -> int:
     """The size that a card with so much memory is sold under, in GB as makers count: 15.6 GiB is 16.
 
@@ -104,6 +111,22 @@ def format_figure(figure: float | None) -> str:
     if figure is None:
         return UNKNOWN
     return f"{figure:,.0f}" if figure >= 999.5 or figure == round(figure) else f"{figure:,.1f}"
+
+
+def format_rate(rate: float) -> str:
+    """A measured rate with three figures: "1,250", "93.6", "0.412"."""
+    decimals = 3 if rate < 0.9995 else 2 if rate < 9.995 else 1 if rate < 99.95 else 0
+    return f"{rate:,.{decimals}f}"
+
+
+def format_ratio(ratio: float) -> str:
+    """A ratio to a baseline, which is 1: "0.47", "1.04"."""
+    return f"{ratio:,.2f}"
+
+
+def format_exact(figure: float) -> str:
+    """A figure as it was given, with thousands separated: "1,212.38", "15,671", "7.3"."""
+    return f"{figure:,}".removesuffix(".0")
 
 
 def format_share(part: int, whole: int) -> str:

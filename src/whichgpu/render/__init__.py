@@ -11,5 +11,20 @@ from whichgpu.render.common import make_console, to_json, trimmed
 from whichgpu.render.fit import print_fit
 from whichgpu.render.lists import print_gpus, print_zoo
 from whichgpu.render.rank import print_rank
+from whichgpu.render.results import print_results
+from whichgpu.render.tables import print_table, table_csv, table_markdown
 
-__all__ = ["make_console", "print_bench", "print_fit", "print_gpus", "print_rank", "print_zoo", "to_json", "trimmed"]
+__all__ = [
+    "make_console",
+    "print_bench",
+    "print_fit",
+    "print_gpus",
+    "print_rank",
+    "print_results",
+    "print_table",
+    "print_zoo",
+    "table_csv",
+    "table_markdown",
+    "to_json",
+    "trimmed",
+]

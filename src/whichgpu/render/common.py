@@ -16,7 +16,7 @@ from rich.text import Text
 from whichgpu import text
 from whichgpu.advice import Basis, TraceInfo
 
-_BASIS: dict[Basis, str] = {
+BASIS: dict[Basis, str] = {
     "predicted": "predicted (no GPU was used)",
     "measured": "measured on the card",
     "published": "as published by others",
@@ -47,7 +47,7 @@ def to_json(record: Any) -> str:
 
 def print_title(title: str, basis: Basis, console: Console) -> None:
     """Print the first line of a report: what it says, and on which basis."""
-    console.print(Text.assemble((title, "bold"), f": {_BASIS[basis]}"))
+    console.print(Text.assemble((title, "bold"), f": {BASIS[basis]}"))
 
 
 def traced(trace: TraceInfo) -> str:

@@ -1,0 +1,51 @@
+"""What all commands share: their options for output, printing a record, and a spinner."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any
+
+import typer
+
+WORKLOAD = (
+    "file.py:function, package.module:function, timm:NAME, torchvision:NAME, hf:NAME or a name from "
+    "`whichgpu zoo`; options follow a ?, as in timm:resnet50?precision=fp16."
+)
+Json = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
+NoCache = Annotated[bool, typer.Option("--no-cache", help="Trace again, and keep nothing on disk.")]
+
+
+def print_record(record: Any, json: bool, print_text: Callable[[Any], None]) -> None:
+    """Print a record as JSON, or by `print_text` on a console."""
+    from whichgpu import render  # noqa: PLC0415
+
+    try:
+        if json:
+            sys.stdout.write(render.to_json(record) + "\n")
+        else:
+            console = render.make_console(sys.stdout)
+            with render.trimmed(console):
+                print_text(console)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # whoever read the output is gone: nothing is left to say, not even on the way out
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@contextlib.contextmanager
+def progress() -> Iterator[Callable[[str], None] | None]:
+    """A spinner with the time gone by, on a terminal's stderr only."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415
+
+    from whichgpu import render  # noqa: PLC0415
+
+    columns = (SpinnerColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
+    with Progress(*columns, console=render.make_console(sys.stderr), transient=True) as progress:
+        task = progress.add_task("looking for traces", total=None)
+        yield lambda line: progress.update(task, description=line)

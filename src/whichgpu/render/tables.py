@@ -1,0 +1,239 @@
+"""The four tables in a terminal, as Markdown and as CSV: workloads down, cards across, or cards by tier.
+
+All three say where the figures come from. A star: not even batch size 1 fits; a plus: at least so many; a dash (in CSV
+an empty cell): unknown.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from rich.console import Console
+from rich.text import Text
+
+from whichgpu import text
+from whichgpu.render.common import BASIS, DOES_NOT_RUN, add_column, dense_table, print_notes, print_section, print_title
+from whichgpu.tables import Card, Cell, Row, Table, TierTable, Verdict
+
+_TITLES = {"max-batch": "Largest batch", "throughput": "Throughput at the largest batch"}
+_TIERS = {
+    "all": "Trains all",
+    "most": "Trains most (small batches)",
+    "poor": "Not a good fit",
+    None: "Not tried with every workload",
+}
+_NARROWEST_HEAD = 8  # names of cards are broken between words above it
+_GAP = 2
+_LEGEND = {
+    DOES_NOT_RUN: "not even batch size 1 fits",
+    "+": "at least so many: the next larger batch was not tried",
+    text.UNKNOWN: "not known",
+}
+
+
+class _Grid(NamedTuple):
+    """A table in words."""
+
+    head: list[str]
+    rows: list[list[str]]
+    lead: int  # so many columns come before the figures
+
+
+def print_table(table: Table | TierTable, console: Console) -> None:
+    """Print a table for a person, in blocks as wide as the console."""
+    print_title(_title(table), table.basis, console)
+    console.print(f"Source: {_source(table)}")
+    if isinstance(table, TierTable):
+        _print_tiers(table, console)
+    else:
+        for block in _blocks(table, console):
+            console.print()
+            _print_block(table, block, console)
+        _print_legend(table, console)
+    print_notes(table.notes, console)
+
+
+def table_markdown(table: Table | TierTable) -> str:
+    """The table as Markdown."""
+    grid = _tier_grid(table) if isinstance(table, TierTable) else _grid(table, _cell)
+    rule = ["---"] * grid.lead + ["---:"] * (len(grid.head) - grid.lead)
+    lines = [f"**{_title(table)}**: {BASIS[table.basis]}. Source: {_source(table)}", ""]
+    lines += [f"| {' | '.join(map(_escaped, row))} |" for row in (grid.head, rule, *grid.rows)]
+    legend = [] if isinstance(table, TierTable) else [f"{mark} {meaning}" for mark, meaning in _legend(table)]
+    if legend or table.notes:
+        lines.append("")
+    lines += [f"- {_escaped(note)}" for note in (*legend, *table.notes)]
+    return "\n".join(lines) + "\n"
+
+
+def table_csv(table: Table | TierTable) -> str:
+    """The table as CSV with plain numbers; every row says on which basis it stands and where it comes from."""
+    grid = _tier_grid(table, plain=True) if isinstance(table, TierTable) else _grid(table, _plain_cell, family=True)
+    file = io.StringIO(newline="")
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow([*grid.head, "basis", "source"])
+    writer.writerows([*row, table.basis, _source(table)] for row in grid.rows)
+    return file.getvalue()
+
+
+# ---- words --------------------------------------------------------------------------------------------
+
+
+def _title(table: Table | TierTable) -> str:
+    if isinstance(table, TierTable):
+        return f"What cards train of {len(table.workloads)} workloads"
+    if table.table == "relative":
+        return f"Throughput relative to {table.baseline} = 1"
+    return _TITLES[table.table] + (", as a power of two" if table.power_of_two else "")
+
+
+def _source(table: Table | TierTable) -> str:
+    return f"{table.source} ({table.url})" if table.url else table.source
+
+
+def _cell(cell: Cell, table: Table) -> str:
+    if cell.value is None:
+        return DOES_NOT_RUN if cell.fits is False else text.UNKNOWN
+    if table.table == "relative":
+        return text.format_ratio(cell.value)
+    # a published figure stands as it was published, a measured one with the digits that it is known to
+    exact = table.basis == "published" or table.table == "max-batch"
+    return (text.format_exact(cell.value) if exact else text.format_rate(cell.value)) + "+" * cell.at_least
+
+
+def _plain_cell(cell: Cell, table: Table) -> str:
+    if cell.value is None:
+        return DOES_NOT_RUN if cell.fits is False else ""
+    return f"{cell.value:.15g}" + "+" * cell.at_least
+
+
+def _grid(table: Table, words: Callable[[Cell, Table], str], *, family: bool = False) -> _Grid:
+    lead = ["workload", *(["family"] if family else []), "unit"]
+    rows = []
+    for row in (*table.rows, *table.means):
+        name = row.workload if family else _name(row)
+        rows.append([name, *([row.family] if family else []), row.unit, *(words(cell, table) for cell in row.cells)])
+    return _Grid([*lead, *(card.name for card in table.cards)], rows, len(lead))
+
+
+def _name(row: Row) -> str:
+    return f"{row.workload}, {row.family}" if row.family and row.source == "computed" else row.workload
+
+
+def _tier_grid(table: TierTable, *, plain: bool = False) -> _Grid:
+    rows = [
+        [
+            row.gpu,
+            (row.tier or "") if plain else _TIERS[row.tier],
+            str(row.trains),
+            str(row.tried),
+            _price(row, plain),
+            row.price_condition,
+            row.price_date,
+            row.note,
+        ]
+        for row in table.cards
+    ]
+    return _Grid(
+        ["card", "tier", "trains", "of", "buy_usd" if plain else "Buy USD", "condition", "date", "note"], rows, 2
+    )
+
+
+def _price(row: Verdict, plain: bool = False) -> str:
+    if row.price_usd is None:
+        return "" if plain else text.UNKNOWN
+    return f"{row.price_usd:.15g}" if plain else text.format_amount(row.price_usd)
+
+
+def _legend(table: Table) -> Iterator[tuple[str, str]]:
+    shown = {_cell(cell, table) for row in (*table.rows, *table.means) for cell in row.cells}
+    for mark, meaning in _LEGEND.items():
+        if any(words.endswith(mark) for words in shown):
+            yield mark, meaning
+
+
+def _escaped(words: str) -> str:
+    return words.replace("|", "\\|").replace("*", "\\*")
+
+
+# ---- the terminal -------------------------------------------------------------------------------------
+
+
+def _blocks(table: Table, console: Console) -> list[list[int]]:
+    """Numbers of cards in blocks that are no wider than the console."""
+    room = console.width - _label_width(table, console) - _GAP
+    blocks: list[list[int]] = []
+    left = 0
+    for number, card in enumerate(table.cards):
+        rows = (*table.rows, *table.means)
+        width = max(*map(len, _head(card)), *(len(_cell(row.cells[number], table)) for row in rows), 1) + _GAP
+        if not blocks or left < width:
+            blocks.append([])
+            left = room
+        blocks[-1].append(number)
+        left -= width
+    return blocks
+
+
+def _head(card: Card) -> list[str]:
+    width = max(_NARROWEST_HEAD, *map(len, card.name.split()))
+    return textwrap.wrap(card.name, width)
+
+
+def _labels(table: Table) -> list[str]:
+    units = {row.unit for row in table.rows}
+    return [
+        f"{_name(row)} ({row.unit})" if len(units) > 1 and row.unit else _name(row)
+        for row in (*table.rows, *table.means)
+    ]
+
+
+def _label_width(table: Table, console: Console) -> int:
+    return min(max(map(len, _labels(table)), default=0), max(console.width * 2 // 5, 12))
+
+
+def _print_block(table: Table, block: Sequence[int], console: Console) -> None:
+    grid = dense_table(console)
+    heads = [_head(table.cards[number]) for number in block]
+    height = max(map(len, heads))
+    units = {row.unit for row in table.rows}
+    unit = f" ({units.pop()})" if len(units) == 1 and table.table != "relative" else ""
+    grid.add_column("\n" * (height - 1) + f"Workload{unit}", width=_label_width(table, console), overflow="fold")
+    for head in heads:
+        add_column(grid, "\n" * (height - len(head)) + "\n".join(head) + ">")
+    labels = _labels(table)
+    for number, (label, row) in enumerate(zip(labels, (*table.rows, *table.means), strict=True), 1):
+        grid.add_row(
+            label, *(_cell(row.cells[column], table) for column in block), end_section=number == len(table.rows)
+        )
+    console.print(grid)
+
+
+def _print_legend(table: Table, console: Console) -> None:
+    legend = list(_legend(table))
+    if legend:
+        console.print()
+    for mark, meaning in legend:
+        console.print(f"{mark}  {meaning}")
+
+
+def _print_tiers(table: TierTable, console: Console) -> None:
+    for tier, title in _TIERS.items():
+        rows = [row for row in table.cards if row.tier == tier]
+        if not rows:
+            continue
+        grid = dense_table(console)
+        grid.add_column("Card", overflow="fold")
+        for column in ("Runs>", "Buy USD>", "", ""):
+            add_column(grid, column)
+        grid.add_column("")
+        for row in rows:
+            runs = f"{text.format_count(row.trains)}/{text.format_count(row.tried)}"
+            grid.add_row(row.gpu, runs, _price(row), row.price_condition, row.price_date, Text(row.note))
+        print_section(title, "bold", grid, console)
+    console.print()
+    console.print(f"Workloads: {', '.join(table.workloads)}")

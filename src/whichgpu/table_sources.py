@@ -1,0 +1,173 @@
+"""Where tables get their figures: measurements on record and packaged ones, predictions, or a published article.
+
+Joins `results`, `api` and `published` with the plain functions of `tables`; computes nothing itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from whichgpu import api, catalogue, measured, published, results, results_exchange, tables, workload
+from whichgpu.advice import Basis
+from whichgpu.errors import CatalogueError, InputError, WhichGpuError
+from whichgpu.measured import CardFacts
+from whichgpu.results import Measurement, Store
+from whichgpu.tables import Card, Figures, Table, TierTable
+
+
+def make_table(
+    kind: str,
+    workloads: Sequence[str] = (),
+    *,
+    gpus: Sequence[str] = (),
+    source: Basis = "measured",
+    baseline: str | None = None,
+    power_of_two: bool = False,
+    results_file: Path | None = None,
+    cache: bool = True,
+    on_progress: api.Progress | None = None,
+) -> Table | TierTable:
+    """One of the four tables: "max-batch", "throughput", "relative" or "tiers".
+
+    Without `workloads` and `gpus`: all that the source knows; predictions need workloads. `baseline` is the card that is
+    1 in "relative". Raises subclasses of WhichGpuError.
+    """
+    if source == "predicted" and kind in ("throughput", "relative"):
+        raise InputError(
+            f"{kind} is not predicted yet; say --source measured or published, or ask for max-batch or tiers"
+        )
+    if source == "predicted":
+        for gpu in gpus:  # before the work, not after it
+            catalogue.load().find(gpu)
+    figures = _figures(source, workloads, results_file, cache, on_progress)
+    figures = tables.select(figures, lines=_lines(figures, workloads), cards=_cards(figures.cards, gpus))
+    if kind == "max-batch":
+        return tables.max_batch(figures, power_of_two=power_of_two)
+    if kind == "throughput":
+        return tables.throughput(figures)
+    if kind == "relative":
+        return tables.relative(figures, baseline)
+    return tables.tiers(figures)
+
+
+def find_results(
+    path: Path | None,
+    *,
+    workloads: Sequence[str] | None = None,
+    gpus: Sequence[str] | None = None,
+    outcomes: Sequence[str] | None = None,
+    origin: str | None = None,
+) -> list[Measurement]:
+    """Measurements on record, in order; none where the usual file is not there yet. ResultsError as of Store.
+
+    Workloads and cards are named as on the command line; cards that the catalogue does not know as the driver does.
+    """
+    file = path or results.default_path()
+    if path is None and not os.path.exists(file):
+        return []
+    names = None if workloads is None else [name for given in workloads for name in (given, _canonical(given))]
+    cards = None if gpus is None else [name for given in gpus for name in (given, _id(given))]
+    with Store(file, read_only=True) as store:
+        return store.find(workloads=names, gpus=cards, outcomes=outcomes, origin=origin)
+
+
+def _id(name: str) -> str:
+    with contextlib.suppress(CatalogueError):
+        return catalogue.load().find(name).id
+    return name
+
+
+def _figures(
+    source: Basis,
+    workloads: Sequence[str],
+    results_file: Path | None,
+    cache: bool,
+    on_progress: api.Progress | None,
+) -> Figures:
+    if source == "published":
+        return published.figures()
+    if source == "predicted":
+        if not workloads:
+            raise InputError(
+                "name the workloads to predict, as in: whichgpu tables max-batch resnet50 --source predicted"
+            )
+        return tables.from_rank(api.rank(workloads, cache=cache, on_progress=on_progress))
+    found = [*results_exchange.packaged(), *find_results(results_file)]
+    if not found:
+        raise InputError(
+            "nothing is measured yet: `whichgpu bench` measures on a GPU, `whichgpu results import` reads another lab's "
+            "file, and --source predicted or published need neither"
+        )
+    return measured.figures(found, _facts(found))
+
+
+def _facts(measurements: Sequence[Measurement]) -> dict[str, CardFacts]:
+    """Names and prices of the cards that were measured."""
+    cards = catalogue.load()
+    ids = {measurement.environment.gpu_id for measurement in measurements}
+    facts = {}
+    for card in cards.gpus:
+        if card.id in ids:
+            price = cards.price(card, "buy")
+            priced = (price.usd, price.condition, price.newest) if price is not None else ()
+            facts[card.id] = CardFacts(card.name, *priced)
+    return facts
+
+
+def _lines(figures: Figures, names: Sequence[str]) -> list[int] | None:
+    """The lines of the workloads that were named; InputError for one that the source does not have."""
+    if not names or figures.basis == "predicted":
+        return None
+    chosen: dict[int, None] = {}
+    for name in names:
+        wanted = {name.casefold(), _canonical(name).casefold()}
+        found = [number for number, line in enumerate(figures.lines) if line.name.casefold() in wanted]
+        if not found:
+            known = list(dict.fromkeys(line.name for line in figures.lines))
+            hint = workload.nearest(name, known) or f"; there is {', '.join(known[:12])}"
+            raise InputError(f"nothing is {figures.basis} of {name!r}{hint}")
+        chosen.update(dict.fromkeys(found))
+    return list(chosen)
+
+
+def _canonical(name: str) -> str:
+    with contextlib.suppress(WhichGpuError):
+        return workload.parse(name).text
+    return name
+
+
+def _cards(cards: Sequence[Card], names: Sequence[str]) -> list[int] | None:
+    """The columns of the cards that were named, in the table's order; InputError for one that it does not have."""
+    if not names:
+        return None
+    chosen: set[int] = set()
+    for name in names:
+        found = {
+            number
+            for number, card in enumerate(cards)
+            if name.casefold() in (card.name.casefold(), card.gpu.casefold())
+        }
+        if not found:
+            found = _of_the_catalogue(cards, name)
+        if not found:
+            known = list(dict.fromkeys(card.name for card in cards))
+            raise InputError(f"the table has no {name!r}; it has {', '.join(known[:12])}{', ...' * (len(known) > 12)}")
+        chosen |= found
+    return sorted(chosen)
+
+
+def _of_the_catalogue(cards: Sequence[Card], name: str) -> set[int]:
+    """Columns of the card that the catalogue means, or of those with the name in theirs where it knows none."""
+    alike = {number for number, column in enumerate(cards) if name.casefold() in column.gpu.casefold()}
+    try:
+        card = catalogue.load().find(name)
+    except CatalogueError:
+        if not alike:
+            raise
+        return alike
+    return {
+        number for number, column in enumerate(cards) if card.id == column.gpu_id or card.name == column.gpu
+    } or alike
