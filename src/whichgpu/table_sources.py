@@ -40,16 +40,16 @@ def make_table(
             f"{kind} is not predicted yet; say --source measured or published, or ask for max-batch or tiers"
         )
     if source == "predicted":
-        for gpu in gpus:  # before the work, not after it
-            catalogue.load().find(gpu)
-    figures = _figures(source, workloads, results_file, cache, on_progress)
-    figures = tables.select(figures, lines=_lines(figures, workloads), cards=_cards(figures.cards, gpus))
+        figures = _predicted(workloads, gpus, cache, on_progress)
+    else:
+        figures = published.figures() if source == "published" else _measured(results_file)
+        figures = tables.select(figures, lines=_lines(figures, workloads), cards=_cards(figures.cards, gpus))
     if kind == "max-batch":
         return tables.max_batch(figures, power_of_two=power_of_two)
     if kind == "throughput":
         return tables.throughput(figures)
     if kind == "relative":
-        return tables.relative(figures, baseline)
+        return tables.relative(figures, baseline and _full_name(figures.cards, baseline))
     return tables.tiers(figures)
 
 
@@ -80,21 +80,14 @@ def _id(name: str) -> str:
     return name
 
 
-def _figures(
-    source: Basis,
-    workloads: Sequence[str],
-    results_file: Path | None,
-    cache: bool,
-    on_progress: api.Progress | None,
-) -> Figures:
-    if source == "published":
-        return published.figures()
-    if source == "predicted":
-        if not workloads:
-            raise InputError(
-                "name the workloads to predict, as in: whichgpu tables max-batch resnet50 --source predicted"
-            )
-        return tables.from_rank(api.rank(workloads, cache=cache, on_progress=on_progress))
+def _predicted(workloads: Sequence[str], gpus: Sequence[str], cache: bool, on_progress: api.Progress | None) -> Figures:
+    if not workloads:
+        raise InputError("name the workloads to predict, as in: whichgpu tables max-batch resnet50 --source predicted")
+    names = [catalogue.load().find(gpu).name for gpu in gpus]  # a wrong name is told before the work, not after it
+    return tables.from_rank(api.rank(workloads, cache=cache, on_progress=on_progress), names or None)
+
+
+def _measured(results_file: Path | None) -> Figures:
     found = [*results_exchange.packaged(), *find_results(results_file)]
     if not found:
         raise InputError(
@@ -119,7 +112,7 @@ def _facts(measurements: Sequence[Measurement]) -> dict[str, CardFacts]:
 
 def _lines(figures: Figures, names: Sequence[str]) -> list[int] | None:
     """The lines of the workloads that were named; InputError for one that the source does not have."""
-    if not names or figures.basis == "predicted":
+    if not names:
         return None
     chosen: dict[int, None] = {}
     for name in names:
@@ -171,3 +164,14 @@ def _of_the_catalogue(cards: Sequence[Card], name: str) -> set[int]:
     return {
         number for number, column in enumerate(cards) if card.id == column.gpu_id or card.name == column.gpu
     } or alike
+
+
+def _full_name(cards: Sequence[Card], name: str) -> str:
+    """A column's name from one that says the card as people do: "h200 limited to 8 GiB"."""
+    if name.casefold() in (card.name.casefold() for card in cards):
+        return name
+    gpu, limited, limit = name.partition(" limited to ")
+    with contextlib.suppress(CatalogueError):
+        found = catalogue.load().find(gpu).id
+        gpu = next((card.gpu for card in cards if card.gpu_id == found), gpu)
+    return f"{gpu}{limited}{limit}"

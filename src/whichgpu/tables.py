@@ -8,7 +8,7 @@ the next one was not tried, and a dash that nothing is known.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from statistics import fmean, geometric_mean
 from typing import Literal
 
@@ -214,9 +214,17 @@ def tiers(figures: Figures) -> TierTable:
     )
 
 
-def from_rank(report: RankReport) -> Figures:
-    """A ranking as figures: largest batches, tiers and prices; how fast anything runs, it does not say."""
-    rows = sorted((row for row in report.gpus if row.supported), key=lambda row: (row.memory_bytes, row.gpu))
+def from_rank(report: RankReport, gpus: Collection[str] | None = None) -> Figures:
+    """A ranking as figures: largest batches, tiers and prices; how fast anything runs, it does not say.
+
+    Of all cards or those named, those that can run the step at all; the others are left to the notes. InputError where
+    none is left.
+    """
+    asked = [row for row in report.gpus if gpus is None or row.gpu in gpus]
+    rows = sorted((row for row in asked if row.supported), key=lambda row: (row.memory_bytes, row.gpu))
+    left_out = [f"left out, not supported: {row.gpu} ({'; '.join(row.notes)})" for row in asked if not row.supported]
+    if not rows:
+        raise InputError(f"no card of those asked for can run it; {'; '.join(left_out[:3])}")
     cards = [
         Card(
             name=row.gpu,
@@ -229,9 +237,6 @@ def from_rank(report: RankReport) -> Figures:
             price_date=row.buy.newest if row.buy else "",
         )
         for row in rows
-    ]
-    left_out = [
-        f"not supported, left out: {row.gpu} ({'; '.join(row.notes)})" for row in report.gpus if not row.supported
     ]
     versions = dict.fromkeys(f"torch {trace.torch_version}" for trace in report.traces.values())
     return Figures(
