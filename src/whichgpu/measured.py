@@ -81,7 +81,9 @@ def figures(measurements: Sequence[Measurement], facts: Mapping[str, CardFacts])
 
 def _days(measurements: Sequence[Measurement]) -> str:
     days = sorted(measurement.measured_at[:10] for measurement in measurements)
-    return "" if not days else days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}"
+    if not days:
+        return "no measurements"
+    return f"measurements of {days[0]}" + (f" to {days[-1]}" if days[-1] != days[0] else "")
 
 
 # ---- columns and rows ---------------------------------------------------------------------------------

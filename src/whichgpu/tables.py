@@ -238,10 +238,10 @@ def from_rank(report: RankReport, gpus: Collection[str] | None = None) -> Figure
         )
         for row in rows
     ]
-    versions = dict.fromkeys(f"torch {trace.torch_version}" for trace in report.traces.values())
+    versions = dict.fromkeys(f"torch {trace.torch_version}" for trace in report.traces.values() if trace.torch_version)
     return Figures(
         basis="predicted",
-        source=f"traced with {', '.join(versions)}",
+        source=f"steps traced with {', '.join(versions) or 'an unknown torch'}",
         cards=tuple(cards),
         lines=tuple(Line(workload=name, name=name, batch_unit="samples", rate_unit="") for name in report.workloads),
         figures=tuple(

@@ -63,10 +63,10 @@ def table_markdown(table: Table | TierTable) -> str:
     rule = ["---"] * grid.lead + ["---:"] * (len(grid.head) - grid.lead)
     lines = [f"**{_title(table)}**: {BASIS[table.basis]}. Source: {_source(table)}", ""]
     lines += [f"| {' | '.join(map(_escaped, row))} |" for row in (grid.head, rule, *grid.rows)]
-    legend = [] if isinstance(table, TierTable) else [f"{mark} {meaning}" for mark, meaning in _legend(table)]
+    legend = [] if isinstance(table, TierTable) else [f"`{mark}` {meaning}" for mark, meaning in _legend(table)]
     if legend or table.notes:
         lines.append("")
-    lines += [f"- {_escaped(note)}" for note in (*legend, *table.notes)]
+    lines += [f"- {line}" for line in (*legend, *map(_escaped, table.notes))]
     return "\n".join(lines) + "\n"
 
 
@@ -193,16 +193,20 @@ def _labels(table: Table) -> list[str]:
 
 
 def _label_width(table: Table, console: Console) -> int:
-    return min(max(map(len, _labels(table)), default=0), max(console.width * 2 // 5, 12))
+    return min(max(map(len, [_corner(table), *_labels(table)])), max(console.width * 2 // 5, 12))
+
+
+def _corner(table: Table) -> str:
+    """What the rows are, and their unit where it is the same in all."""
+    units = {row.unit for row in table.rows}
+    return f"Workload ({units.pop()})" if len(units) == 1 and table.table != "relative" else "Workload"
 
 
 def _print_block(table: Table, block: Sequence[int], console: Console) -> None:
     grid = dense_table(console)
     heads = [_head(table.cards[number]) for number in block]
     height = max(map(len, heads))
-    units = {row.unit for row in table.rows}
-    unit = f" ({units.pop()})" if len(units) == 1 and table.table != "relative" else ""
-    grid.add_column("\n" * (height - 1) + f"Workload{unit}", width=_label_width(table, console), overflow="fold")
+    grid.add_column("\n" * (height - 1) + _corner(table), width=_label_width(table, console), overflow="fold")
     for head in heads:
         add_column(grid, "\n" * (height - len(head)) + "\n".join(head) + ">")
     labels = _labels(table)
