@@ -1,4 +1,4 @@
-"""For all tests: traces are kept in a folder of the test run's own, never in the user's cache."""
+"""For all tests: traces and results are kept in folders of the test run's own, never in the user's."""
 
 from __future__ import annotations
 
@@ -11,4 +11,5 @@ import pytest
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("WHICHGPU_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("WHICHGPU_RESULTS", str(tmp_path_factory.mktemp("results") / "results.sqlite"))
         yield

@@ -14,13 +14,16 @@ import typer.main
 from whichgpu.advice import Breakdown, FitReport, FitRow, Price, RankReport, RankRow, TraceInfo
 from whichgpu.bench_report import BenchReport, BenchRow, Speed
 from whichgpu.cli import app
+from whichgpu.results import Environment, Measurement
+from whichgpu.tables import Cell, Table, TableCard, TableRow, TierRow, TierTable
 
 PAGE = Path(__file__).parents[1] / "docs" / "cli.md"
 
 HEAD = """\
 # The command line
 
-Written by `tools/write_cli_docs.py` from the command itself; edit the help texts in `src/whichgpu/cli.py`.
+Written by `tools/write_cli_docs.py` from the command itself; edit the help texts in `src/whichgpu/cli.py`
+and `src/whichgpu/cli_results.py`.
 
 Every command answers on standard output; progress and errors go to standard error. The exit code is 0 when
 the question was answered (also when nothing fits), 2 for a mistake in the question or an error, of which one
@@ -145,6 +148,88 @@ MEANINGS: dict[tuple[str, str], str] = {
     ("Price", "newest"): "date of the newest of them",
     ("Price", "providers"): "who offered",
     ("Price", "sources"): "where the offers were read",
+    ("Table", "table"): "which table it is",
+    ("Table", "basis"): "where the figures come from",
+    ("Table", "source"): "the same in words, with its date",
+    ("Table", "url"): "where it was published; empty if it was not",
+    ("Table", "baseline"): "the card that is 1 in `relative`",
+    ("Table", "power_of_two"): "whether batches are the power of two below",
+    ("Table", "cards"): "columns, the smallest memory first",
+    ("Table", "rows"): "one entry per workload",
+    ("Table", "means"): "of `relative`: means over the rows of a family",
+    ("Table", "notes"): "caveats, and what environments columns stand for",
+    ("TableRow", "workload"): "its name, with a number where it was run in several ways",
+    ("TableRow", "family"): "rows that means are over; empty: all",
+    ("TableRow", "unit"): "what the figures count",
+    ("TableRow", "source"): "where the row comes from, if the source says so",
+    ("TableRow", "cells"): "one entry per card",
+    ("Cell", "value"): "the figure; `null` where it does not fit or is unknown",
+    ("Cell", "fits"): "false: not even batch size 1; `null`: unknown",
+    ("Cell", "at_least"): "whether a larger batch may fit: it was not tried",
+    ("Cell", "batch_size"): "of a throughput or ratio: the batch that was timed",
+    ("TableCard", "name"): "title of the column",
+    ("TableCard", "gpu"): "the card alone",
+    ("TableCard", "gpu_id"): "its id in the catalogue",
+    ("TableCard", "memory_bytes"): "what the driver shows",
+    ("TableCard", "memory_limit_bytes"): "limit of PyTorch's allocator; `null` for the whole card",
+    ("TableCard", "environment"): "versions, driver and origin of measurements",
+    ("TableCard", "tier"): "as the source gives it; `null`: follows from the figures",
+    ("TableCard", "price_usd"): "to buy",
+    ("TableCard", "price_condition"): "`new`, `used`, `launch` and the like",
+    ("TableCard", "price_date"): "of the newest offer",
+    ("TableCard", "note"): "what the source says of it",
+    ("TierTable", "table"): "which table it is",
+    ("TierTable", "basis"): "where the figures come from",
+    ("TierTable", "source"): "the same in words, with its date",
+    ("TierTable", "url"): "where it was published; empty if it was not",
+    ("TierTable", "workloads"): "the workloads that decide",
+    ("TierTable", "cards"): "cards in the order of recommendation",
+    ("TierTable", "notes"): "caveats",
+    ("TierRow", "gpu"): "the card",
+    ("TierRow", "tier"): "trains all, most, or is not a good fit; `null`: not tried with every workload",
+    ("TierRow", "trains"): "how many workloads fit at batch size 1 or more",
+    ("TierRow", "tried"): "of how many that is known",
+    ("TierRow", "price_usd"): "to buy",
+    ("TierRow", "price_condition"): "`new`, `used`, `launch` and the like",
+    ("TierRow", "price_date"): "of the newest offer",
+    ("TierRow", "note"): "what the source says of it",
+    ("Measurement", "workload"): "its name in canonical spelling",
+    ("Measurement", "workload_hash"): "of its source",
+    ("Measurement", "batch_size"): "samples per step",
+    ("Measurement", "memory_limit_bytes"): "limit of PyTorch's allocator; `null` for the whole card",
+    ("Measurement", "outcome"): "how the attempt ended",
+    ("Measurement", "message"): "what went wrong",
+    ("Measurement", "peak_allocated_bytes"): "most that tensors held",
+    ("Measurement", "peak_reserved_bytes"): "most that PyTorch took from the card",
+    ("Measurement", "context_bytes"): "CUDA context and libraries, outside PyTorch",
+    ("Measurement", "step_s"): "median time of a step, low and high end of its 95 % interval",
+    ("Measurement", "steps"): "that were run or, where the time is known, timed",
+    ("Measurement", "converged"): "whether the interval is within 1 % of the median",
+    ("Measurement", "unit"): "what a sample is made of",
+    ("Measurement", "items_per_sample"): "how many of them",
+    ("Measurement", "samples_per_second"): "the batch size by the median",
+    ("Measurement", "power_w"): "of the card while it was timed",
+    ("Measurement", "energy_per_sample_j"): "that power by the rate",
+    ("Measurement", "sm_clock_mhz"): "clock of the multiprocessors",
+    ("Measurement", "temperature_c"): "of the chip",
+    ("Measurement", "throttled"): "what held the clocks down",
+    ("Measurement", "attempt_s"): "time that the attempt took",
+    ("Measurement", "measured_at"): "UTC, ISO 8601",
+    ("Measurement", "origin"): "`local`, or where an imported row was measured",
+    ("Measurement", "environment"): "everything else that it depends on",
+    ("Environment", "gpu"): "as the driver names it",
+    ("Environment", "gpu_id"): "its id in the catalogue",
+    ("Environment", "gpu_uuid_hash"): "SHA-256 of the card's UUID, the first 16 digits",
+    ("Environment", "gpu_memory_bytes"): "as PyTorch sees it",
+    ("Environment", "compute_capability"): "CUDA compute capability",
+    ("Environment", "driver"): "version of the driver",
+    ("Environment", "cuda"): "version that PyTorch was built with",
+    ("Environment", "torch"): "version of PyTorch",
+    ("Environment", "cudnn"): "version of cuDNN",
+    ("Environment", "python"): "version of Python",
+    ("Environment", "libraries"): "versions of timm, transformers, ...",
+    ("Environment", "flags"): "TF32, cudnn.benchmark, determinism, allocator settings",
+    ("Environment", "whichgpu"): "version of whichgpu",
 }
 BREAKDOWN_MEANING = "part of the allocated peak; the parts add up to it"
 WHERE = {
@@ -158,6 +243,14 @@ WHERE = {
     BenchReport: "`whichgpu bench`",
     BenchRow: "each of `rows` of `bench`",
     Speed: "each of `speeds`",
+    Measurement: "each of `whichgpu results`",
+    Environment: "`environment`",
+    Table: "`whichgpu tables max-batch`, `throughput` and `relative`",
+    TableRow: "each of `rows` and `means` of `tables`",
+    Cell: "each of `cells`",
+    TableCard: "each of `cards` of these tables",
+    TierTable: "`whichgpu tables tiers`",
+    TierRow: "each of `cards` of `tables tiers`",
 }
 
 
@@ -165,7 +258,11 @@ def page() -> str:
     """The whole page."""
     root: Any = typer.main.get_command(app)
     parts = [HEAD, _section(root, "whichgpu")]
-    parts += [_section(command, f"whichgpu {name}") for name, command in root.commands.items()]
+    for name, command in root.commands.items():
+        parts.append(_section(command, f"whichgpu {name}"))
+        parts += [
+            _section(inner, f"whichgpu {name} {part}") for part, inner in getattr(command, "commands", {}).items()
+        ]
     parts += [JSON_HEAD, *map(_keys, WHERE)]
     return "\n".join(parts)
 

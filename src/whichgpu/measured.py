@@ -16,7 +16,7 @@ import msgspec
 
 from whichgpu import text
 from whichgpu.results import Environment, Measurement, Outcome
-from whichgpu.tables import Card, Figure, Figures, Line
+from whichgpu.tables import Figure, Figures, Line, TableCard
 
 _FAILED: frozenset[Outcome] = frozenset({"out_of_memory", "cuda_error", "crash", "hang"})
 _MULTIPLES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # of which a step may want its batch size to be one
@@ -136,14 +136,14 @@ def _shared(measurement: Measurement) -> tuple[str, ...]:
 
 def _cards(
     columns: Sequence[_Place], example: Mapping[_Place, Environment], facts: Mapping[str, CardFacts]
-) -> tuple[Card, ...]:
+) -> tuple[TableCard, ...]:
     cards = []
     for place in columns:
         around, limit = example[place], place.memory_limit_bytes
         known = facts.get(around.gpu_id or "", CardFacts(around.gpu))
         name = known.name if limit is None else f"{known.name} limited to {text.format_limit(limit)}"
         cards.append(
-            Card(
+            TableCard(
                 name=name,
                 gpu=known.name,
                 gpu_id=around.gpu_id,
@@ -158,7 +158,7 @@ def _cards(
     return _numbered(cards)
 
 
-def _numbered(cards: Sequence[Card]) -> tuple[Card, ...]:
+def _numbered(cards: Sequence[TableCard]) -> tuple[TableCard, ...]:
     """Cards of the same name in several environments get a number each."""
     names = [card.name for card in cards]
     environments = list(dict.fromkeys(card.environment for card in cards))
@@ -170,7 +170,7 @@ def _numbered(cards: Sequence[Card]) -> tuple[Card, ...]:
     )
 
 
-def _card_notes(cards: Sequence[Card]) -> list[str]:
+def _card_notes(cards: Sequence[TableCard]) -> list[str]:
     """Which environment each column was measured in."""
     by_environment: dict[str, list[str]] = defaultdict(list)
     for card in cards:
@@ -228,7 +228,7 @@ def _rate_notes(
     works: Sequence[_Work],
     columns: Sequence[_Place],
     cells: Mapping[tuple[_Work, _Place], list[Measurement]],
-    cards: Sequence[Card],
+    cards: Sequence[TableCard],
 ) -> list[str]:
     """What is to be said of how rates were measured."""
     labels = _labels(works)

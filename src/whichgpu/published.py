@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from whichgpu.advice import Tier
-from whichgpu.tables import Card, Figure, Figures, Line
+from whichgpu.tables import Figure, Figures, Line, TableCard
 
 Text = Annotated[str, msgspec.Meta(min_length=1)]
 Origin = Literal["article", "raw", "article and raw"]
@@ -101,8 +101,8 @@ def figures() -> Figures:
     )
 
 
-def _card(gpu: PublishedGpu, published: str) -> Card:
-    return Card(
+def _card(gpu: PublishedGpu, published: str) -> TableCard:
+    return TableCard(
         name=gpu.name,
         gpu=gpu.name,
         gpu_id=gpu.id,

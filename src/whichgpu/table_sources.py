@@ -15,7 +15,7 @@ from whichgpu.advice import Basis
 from whichgpu.errors import CatalogueError, InputError, WhichGpuError
 from whichgpu.measured import CardFacts
 from whichgpu.results import Measurement, Store
-from whichgpu.tables import Card, Figures, Table, TierTable
+from whichgpu.tables import Figures, Table, TableCard, TierTable
 
 
 def make_table(
@@ -132,7 +132,7 @@ def _canonical(name: str) -> str:
     return name
 
 
-def _cards(cards: Sequence[Card], names: Sequence[str]) -> list[int] | None:
+def _cards(cards: Sequence[TableCard], names: Sequence[str]) -> list[int] | None:
     """The columns of the cards that were named, in the table's order; InputError for one that it does not have."""
     if not names:
         return None
@@ -152,7 +152,7 @@ def _cards(cards: Sequence[Card], names: Sequence[str]) -> list[int] | None:
     return sorted(chosen)
 
 
-def _of_the_catalogue(cards: Sequence[Card], name: str) -> set[int]:
+def _of_the_catalogue(cards: Sequence[TableCard], name: str) -> set[int]:
     """Columns of the card that the catalogue means, or of those with the name in theirs where it knows none."""
     alike = {number for number, column in enumerate(cards) if name.casefold() in column.gpu.casefold()}
     try:
@@ -166,7 +166,7 @@ def _of_the_catalogue(cards: Sequence[Card], name: str) -> set[int]:
     } or alike
 
 
-def _full_name(cards: Sequence[Card], name: str) -> str:
+def _full_name(cards: Sequence[TableCard], name: str) -> str:
     """A column's name from one that says the card as people do: "h200 limited to 8 GiB"."""
     if name.casefold() in (card.name.casefold() for card in cards):
         return name

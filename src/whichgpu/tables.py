@@ -24,7 +24,7 @@ BASELINE = "Quadro RTX 8000"  # = 1 in the article of 2020
 # ---- what is known ------------------------------------------------------------------------------------
 
 
-class Card(msgspec.Struct, frozen=True, kw_only=True):
+class TableCard(msgspec.Struct, frozen=True, kw_only=True):
     """A column: a card, or one limited to less memory, in one environment."""
 
     name: str  # "RTX 2080 Ti", "H200 limited to 8 GiB"
@@ -68,7 +68,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     basis: Basis
     source: str  # in words, with its date
     url: str = ""
-    cards: tuple[Card, ...]
+    cards: tuple[TableCard, ...]
     lines: tuple[Line, ...]
     figures: tuple[tuple[Figure, ...], ...]
     notes: tuple[str, ...] = ()
@@ -87,7 +87,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     batch_size: int | None = None  # of a throughput: the batch that it was measured at
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
+class TableRow(msgspec.Struct, frozen=True, kw_only=True):
     """A workload, or a mean, over all cards of the table."""
 
     workload: str
@@ -106,13 +106,13 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     baseline: str | None  # the card that is 1
     power_of_two: bool  # batches are shown as the power of two below
-    cards: tuple[Card, ...]
-    rows: tuple[Row, ...]
-    means: tuple[Row, ...]  # over the rows of a family
+    cards: tuple[TableCard, ...]
+    rows: tuple[TableRow, ...]
+    means: tuple[TableRow, ...]  # over the rows of a family
     notes: tuple[str, ...]
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class TierRow(msgspec.Struct, frozen=True, kw_only=True):
     """A card's row of the tiers."""
 
     gpu: str
@@ -133,7 +133,7 @@ class TierTable(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     url: str
     workloads: tuple[str, ...]
-    cards: tuple[Verdict, ...]
+    cards: tuple[TierRow, ...]
     notes: tuple[str, ...]
 
 
@@ -180,7 +180,7 @@ def relative(figures: Figures, baseline: str | None = None) -> Table:
 
     name = figures.cards[number].name
     rows = [
-        Row(
+        TableRow(
             workload=line.workload,
             family=line.family,
             unit=f"ratio to {name}",
@@ -200,7 +200,7 @@ def tiers(figures: Figures) -> TierTable:
     order = {"all": 0, "most": 1, "poor": 2, None: 3}
     rows = [_verdict(card, [line[number] for line in figures.figures]) for number, card in enumerate(figures.cards)]
 
-    def key(row: Verdict) -> tuple[object, ...]:
+    def key(row: TierRow) -> tuple[object, ...]:
         cost = row.price_usd if row.price_usd is not None else float("inf")
         return order[row.tier], -row.trains if row.tier != "all" else 0, cost, row.gpu
 
@@ -226,7 +226,7 @@ def from_rank(report: RankReport, gpus: Collection[str] | None = None) -> Figure
     if not rows:
         raise InputError(f"no card of those asked for can run it; {'; '.join(left_out[:3])}")
     cards = [
-        Card(
+        TableCard(
             name=row.gpu,
             gpu=row.gpu,
             gpu_id=None,
@@ -269,7 +269,7 @@ def select(figures: Figures, *, lines: Sequence[int] | None = None, cards: Seque
     )
 
 
-def _unjudged(card: Card) -> Card:
+def _unjudged(card: TableCard) -> TableCard:
     return msgspec.structs.replace(card, tier=None)
 
 
@@ -279,11 +279,11 @@ def _unjudged(card: Card) -> Card:
 def _table(
     kind: Kind,
     figures: Figures,
-    rows: Sequence[Row],
+    rows: Sequence[TableRow],
     *,
     baseline: str | None = None,
     power_of_two: bool = False,
-    means: Sequence[Row] = (),
+    means: Sequence[TableRow] = (),
 ) -> Table:
     return Table(
         table=kind,
@@ -301,9 +301,9 @@ def _table(
 
 def _rows(
     figures: Figures, cell: Callable[[Figure], Cell], unit: Callable[[Line], str], source: Callable[[Line], str]
-) -> list[Row]:
+) -> list[TableRow]:
     return [
-        Row(
+        TableRow(
             workload=line.workload,
             family=line.family,
             unit=unit(line),
@@ -340,7 +340,7 @@ def _baseline(figures: Figures, name: str | None) -> int:
     return max(range(len(names)), key=known)
 
 
-def _named(cards: Sequence[Card], name: str) -> int:
+def _named(cards: Sequence[TableCard], name: str) -> int:
     """The one card of a name; of several, the whole card rather than one under a limit."""
     wanted = name.casefold()
     for fits in (
@@ -363,7 +363,7 @@ _MEANS: tuple[tuple[str, Callable[[Sequence[Cell]], float | None]], ...] = (
 )
 
 
-def _means(rows: Sequence[Row]) -> list[Row]:
+def _means(rows: Sequence[TableRow]) -> list[TableRow]:
     """Three means over each family, two over what fits; where something is unknown, none, so that cards stay comparable."""
     found = []
     for family in dict.fromkeys(row.family for row in rows):
@@ -376,7 +376,7 @@ def _means(rows: Sequence[Row]) -> list[Row]:
                 Cell(value=mean(column) if _known(column) else None, fits=_known(column) or None) for column in columns
             ]
             unit = members[0].unit
-            found.append(Row(workload=title, family=family, unit=unit, source="computed", cells=tuple(cells)))
+            found.append(TableRow(workload=title, family=family, unit=unit, source="computed", cells=tuple(cells)))
     return found
 
 
@@ -392,13 +392,13 @@ def _mean(mean: Callable[[Sequence[float]], float], values: Sequence[float]) -> 
     return round(mean(values), 4) if values else None
 
 
-def _verdict(card: Card, figures: Sequence[Figure]) -> Verdict:
+def _verdict(card: TableCard, figures: Sequence[Figure]) -> TierRow:
     known = [figure.max_batch_size for figure in figures if figure.max_batch_size is not None]
     trains = sum(size > 0 for size in known)
     tier: Tier | None = card.tier
     if tier is None and known and len(known) == len(figures):
         tier = "all" if trains == len(known) else "most" if 2 * trains >= len(known) and trains else "poor"
-    return Verdict(
+    return TierRow(
         gpu=card.name,
         tier=tier,
         trains=trains,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import re
 import signal
 import sqlite3
 import tempfile
@@ -314,6 +315,19 @@ def test_upgrades_are_steps_and_a_failed_one_leaves_the_file(path: Path, monkeyp
     Store(path).close()
     assert ["column", "fail", "column", "fine"] == ran
     assert len(present) + 2 == schema(path)[0]
+
+
+def test_the_schema_is_documented(path: Path) -> None:
+    """docs/results.md has the version and, in order, every column of each table with its type."""
+    Store(path).close()
+    page = (Path(__file__).parents[2] / "docs" / "results.md").read_text(encoding="utf-8")
+    assert f"\nVersion {results.VERSION}. " in page
+    database = sqlite3.connect(path)
+    for table in ("measurement", "environment"):
+        (section,) = re.findall(rf"^### {table}\n(.*?)(?=^#)", page, re.MULTILINE | re.DOTALL)
+        columns = [(name, kind) for _, name, kind, *_ in database.execute(f"PRAGMA table_info({table})")]
+        assert columns == re.findall(r"^\| `(\w+)` \| ([A-Z]+) \|", section, re.MULTILINE)
+    database.close()
 
 
 # ---- files that cannot be -----------------------------------------------------------------------------

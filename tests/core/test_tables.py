@@ -22,7 +22,7 @@ from whichgpu import catalogue, measured, published, render, tables
 from whichgpu.errors import InputError
 from whichgpu.measured import CardFacts
 from whichgpu.results import Measurement
-from whichgpu.tables import Card, Figure, Figures, Line, Table, TierTable
+from whichgpu.tables import Figure, Figures, Line, Table, TableCard, TierTable
 
 DATA = Path(__file__).parents[1] / "data"
 FACTS = {"h200-sxm-141gb": CardFacts("H200", 30_000.0, "new", "2026-05")}
@@ -272,7 +272,7 @@ def test_tiers_follow_from_measurements() -> None:
 
 def rates(**by_card: float | None) -> Figures:
     """Figures of one workload: a rate for each card, None where it does not fit."""
-    cards = tuple(Card(name=name, gpu=name, gpu_id=name.lower(), memory_bytes=GIB) for name in by_card)
+    cards = tuple(TableCard(name=name, gpu=name, gpu_id=name.lower(), memory_bytes=GIB) for name in by_card)
     found = tuple(
         Figure(max_batch_size=0) if rate is None else Figure(max_batch_size=1, units_per_second=rate)
         for rate in by_card.values()

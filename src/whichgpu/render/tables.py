@@ -17,7 +17,7 @@ from rich.text import Text
 
 from whichgpu import text
 from whichgpu.render.common import BASIS, DOES_NOT_RUN, add_column, dense_table, print_notes, print_section, print_title
-from whichgpu.tables import Card, Cell, Row, Table, TierTable, Verdict
+from whichgpu.tables import Cell, Table, TableCard, TableRow, TierRow, TierTable
 
 _TITLES = {"max-batch": "Largest batch", "throughput": "Throughput at the largest batch"}
 _TIERS = {
@@ -120,7 +120,7 @@ def _grid(table: Table, words: Callable[[Cell, Table], str], *, family: bool = F
     return _Grid([*lead, *(card.name for card in table.cards)], rows, len(lead))
 
 
-def _name(row: Row) -> str:
+def _name(row: TableRow) -> str:
     return f"{row.workload}, {row.family}" if row.family and row.source == "computed" else row.workload
 
 
@@ -143,7 +143,7 @@ def _tier_grid(table: TierTable, *, plain: bool = False) -> _Grid:
     )
 
 
-def _price(row: Verdict, plain: bool = False) -> str:
+def _price(row: TierRow, plain: bool = False) -> str:
     if row.price_usd is None:
         return "" if plain else text.UNKNOWN
     return f"{row.price_usd:.15g}" if plain else text.format_amount(row.price_usd)
@@ -179,7 +179,7 @@ def _blocks(table: Table, console: Console) -> list[list[int]]:
     return blocks
 
 
-def _head(card: Card) -> list[str]:
+def _head(card: TableCard) -> list[str]:
     width = max(_NARROWEST_HEAD, *map(len, card.name.split()))
     return textwrap.wrap(card.name, width)
 
