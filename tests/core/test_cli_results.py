@@ -202,7 +202,8 @@ def test_published_workloads_and_cards_can_be_chosen(capsys: pytest.CaptureFixtu
     arguments = ("throughput", "bert base", "mt-dnn", "--gpu", "2080ti", "--gpu", "titan rtx", "--source", "published")
     assert 0 == run("tables", *arguments, "--format", "csv")
     rows = list(csv.reader(io.StringIO(capsys.readouterr().out)))
-    assert ["workload", "family", "unit", "RTX 2080 Ti", "Titan RTX", "basis", "source"] == rows[0]
+    assert ["workload", "family", "unit", "RTX 2080 Ti", "Titan RTX", "basis", "source", "row_source"] == rows[0]
+    assert ["raw", "raw"] == [row[-1] for row in rows[1:]]
     assert [["82.71", "102.38"], ["9.4", "18.16"]] == [row[3:5] for row in rows[1:]]
 
 

@@ -75,8 +75,11 @@ def table_csv(table: Table | TierTable) -> str:
     grid = _tier_grid(table, plain=True) if isinstance(table, TierTable) else _grid(table, _plain_cell, family=True)
     file = io.StringIO(newline="")
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerow([*grid.head, "basis", "source"])
-    writer.writerows([*row, table.basis, _source(table)] for row in grid.rows)
+    rows = [] if isinstance(table, TierTable) else [*table.rows, *table.means]
+    # of a published table, each row says whether it stands in the article or was worked out
+    writer.writerow([*grid.head, "basis", "source", *(["row_source"] if rows else [])])
+    tails = [[row.source] for row in rows] or [[]] * len(grid.rows)
+    writer.writerows([*row, table.basis, _source(table), *tail] for row, tail in zip(grid.rows, tails, strict=True))
     return file.getvalue()
 
 
