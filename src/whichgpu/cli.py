@@ -243,6 +243,30 @@ def zoo() -> None:
     _print(entries, False, lambda console: render.print_zoo(entries, console))
 
 
+@app.command()
+def accuracy(
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print the page docs/accuracy.md.")] = False,
+    json: Json = False,
+) -> None:
+    """How good are the memory predictions?
+
+    Predicted against measured for every training step of the truth set, with the distribution, the bars and whether they are
+    met, and the worst cases named. The figures come with the package; nothing is measured or traced.
+    """
+    if markdown and json:
+        raise InputError("--markdown and --json: choose one")
+    from whichgpu import accuracy, render  # noqa: PLC0415
+
+    def show(console: Any) -> None:
+        if markdown:
+            console.file.write(render.to_markdown(report))
+        else:
+            render.print_accuracy(report, console)
+
+    report = accuracy.report()
+    _print(report, json, show)
+
+
 def _mentions(card: Gpu, words: str) -> bool:
     names = " ".join((card.name, card.id, *card.aliases)).casefold()
     return all(word in names for word in words.casefold().split())

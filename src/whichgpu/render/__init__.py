@@ -6,10 +6,22 @@ the text is plain and 80 columns wide; in a terminal colour helps, but never say
 
 from __future__ import annotations
 
+from whichgpu.render.accuracy import print_accuracy, to_markdown
 from whichgpu.render.bench import print_bench
 from whichgpu.render.common import make_console, to_json, trimmed
 from whichgpu.render.fit import print_fit
 from whichgpu.render.lists import print_gpus, print_zoo
 from whichgpu.render.rank import print_rank
 
-__all__ = ["make_console", "print_bench", "print_fit", "print_gpus", "print_rank", "print_zoo", "to_json", "trimmed"]
+__all__ = [
+    "make_console",
+    "print_accuracy",
+    "print_bench",
+    "print_fit",
+    "print_gpus",
+    "print_rank",
+    "print_zoo",
+    "to_json",
+    "to_markdown",
+    "trimmed",
+]
