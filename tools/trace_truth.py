@@ -3,7 +3,7 @@
     python tools/trace_truth.py --out DIR [--only NAMES] [--jobs 2]
 
 Writes DIR/NAME-BATCH.trace at the three batch sizes that the product itself traces (or, for steps that look at values,
-at the measured ones with real tensors). A case whose traces are there already is left out.
+at the measured ones with real tensors), and at a fourth one where sizes may grow with its square. A case whose traces are there already is left out.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ sys.path.insert(0, str(Path(__file__).parent))
 import torch
 
 import truth
+from pack_truth import follows
 from whichgpu import trace
 from whichgpu.api import FAKE_BATCH_SIZES, REAL_BATCH_SIZES
 from whichgpu.capture.run import capture
 from whichgpu.capture.target import Target
 from whichgpu.errors import DataDependentError, WhichGpuError
+from whichgpu.scaling import SQUARE_CHECK
 
 TARGET = Target.parse("9.0")
 
@@ -40,7 +42,7 @@ def main() -> None:
     for library in ("transformers", "timm", "torchvision", "peft"):
         __import__(library)
     cases = truth.find(arguments.only) if arguments.only else truth.CASES
-    waiting = [case for case in cases if not case.compiled and not (arguments.out / f"{case.name}.done").exists()]
+    waiting = [case for case in cases if not (arguments.out / f"{case.name}.done").exists()]
     running: dict[int, tuple[str, float]] = {}
     while waiting or running:
         while waiting and len(running) < arguments.jobs:
@@ -57,8 +59,9 @@ def main() -> None:
 def _one(case: truth.Case, out: Path) -> int:
     try:
         try:
-            for batch_size in FAKE_BATCH_SIZES:
-                _save(case, batch_size, "fake", out)
+            low, high, third = (_save(case, batch_size, "fake", out) for batch_size in FAKE_BATCH_SIZES)
+            if not follows(low, high, third):
+                _save(case, SQUARE_CHECK, "fake", out)
         except DataDependentError as error:
             print(f"{case.name}: {error}", flush=True)
             torch.set_num_threads(1)
@@ -74,9 +77,10 @@ def _one(case: truth.Case, out: Path) -> int:
     return 0
 
 
-def _save(case: truth.Case, batch_size: int, kind: str, out: Path) -> None:
+def _save(case: truth.Case, batch_size: int, kind: str, out: Path) -> trace.Trace:
     made = capture(case.name, case.setup(), batch_size, TARGET, kind=kind)
     trace.save(made, out / f"{case.name}-{batch_size}.trace")
+    return made
 
 
 if __name__ == "__main__":

@@ -11,11 +11,9 @@ from typing import Literal
 import msgspec
 
 from whichgpu.catalogue import Gpu, Price
-from whichgpu.extrapolation import LineModel
-from whichgpu.memory import MemoryModel
+from whichgpu.intervals import Estimate, Verdict
 from whichgpu.trace import Trace
 
-Model = MemoryModel | LineModel
 Basis = Literal["measured", "predicted", "published"]
 Tier = Literal["all", "most", "poor"]  # trains all, trains most (small batches), not a good fit
 
@@ -48,12 +46,16 @@ class FitRow(msgspec.Struct, frozen=True, kw_only=True):
 
     gpu: str
     memory_bytes: int  # what the driver reports, or the limit
-    fits: bool
-    peak_reserved_bytes: int | None  # at the batch size; None when it does not fit
+    fits: bool  # the verdict is "fits"
+    verdict: Verdict
+    peak_reserved_bytes: int | None  # the likely one at the batch size; None when that does not fit
+    peak_reserved_low_bytes: int
+    peak_reserved_high_bytes: int
     peak_allocated_bytes: int | None
     context_bytes: int  # outside PyTorch's allocator: CUDA context and loaded libraries; 0 under a limit
-    max_batch_size: int  # 0 when not even batch 1 fits
-    max_batch_size_pow2: int
+    max_batch_size: int  # the largest that likely fits; 0 when not even batch 1 does
+    max_batch_size_safe: int  # the largest whose high end fits
+    max_batch_size_pow2: int  # of those that likely fit
     breakdown: Breakdown | None
     peak_phase: str  # phase at the allocated peak
     peak_op: str  # operator at the allocated peak
@@ -79,8 +81,9 @@ class RankRow(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: int
     compute_capability: str
     tier: Tier
-    trains: int  # how many of the workloads fit at batch 1 or more
-    max_batch_size: dict[str, int]  # by workload; 0 is printed as "*"
+    trains: int  # how many of the workloads likely fit at batch 1 or more
+    max_batch_size: dict[str, int]  # by workload, what likely fits; 0 is printed as "*"
+    max_batch_size_safe: dict[str, int]
     max_batch_size_pow2: dict[str, int]
     supported: bool
     buy: Price | None
@@ -102,9 +105,10 @@ class RankReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Largest(msgspec.Struct, frozen=True):
-    """The largest batch of one workload on one card."""
+    """The largest batches of one workload on one card."""
 
-    batch_size: int
+    batch_size: int  # likely fits
+    safe_batch_size: int  # surely fits
     problems: tuple[str, ...]
 
 
@@ -120,15 +124,15 @@ _BREAKDOWN = {
 }
 
 
-def limit_row(model: Model, batch_size: int, limit_bytes: int) -> FitRow:
+def limit_row(estimate: Estimate, batch_size: int, limit_bytes: int) -> FitRow:
     """The row named "limit": PyTorch's allocator limited to exactly so many bytes."""
-    return _row("limit", limit_bytes, limit_bytes, 0, model, batch_size, ())
+    return _row("limit", limit_bytes, limit_bytes, 0, estimate, batch_size, ())
 
 
-def fit_row(card: Gpu, model: Model, batch_size: int, context_bytes: int, problems: Sequence[str]) -> FitRow:
+def fit_row(card: Gpu, estimate: Estimate, batch_size: int, context_bytes: int, problems: Sequence[str]) -> FitRow:
     """One card's row; `problems` says why the card cannot run the step at all, empty when it can."""
     room = max(card.memory_bytes - context_bytes, 0)
-    return _row(card.name, card.memory_bytes, room, context_bytes, model, batch_size, problems)
+    return _row(card.name, card.memory_bytes, room, context_bytes, estimate, batch_size, problems)
 
 
 def _row(
@@ -136,21 +140,28 @@ def _row(
     memory_bytes: int,
     room_bytes: int,
     context_bytes: int,
-    model: Model,
+    estimate: Estimate,
     batch_size: int,
     problems: Sequence[str],
 ) -> FitRow:
+    model = estimate.model
     result = model.replay(batch_size, room_bytes)
-    largest_batch = model.largest_batch(room_bytes)
+    interval = estimate.interval(batch_size, room_bytes)
+    verdict = interval.verdict(room_bytes)
+    safe_batch, largest_batch = estimate.largest_safe_batch(room_bytes), estimate.largest_batch(room_bytes)
     peak = model.peak(batch_size, room_bytes if result.fits else None)
     return FitRow(
         gpu=name,
         memory_bytes=memory_bytes,
-        fits=result.fits,
-        peak_reserved_bytes=result.peak_reserved_bytes if result.fits else None,
+        fits=verdict == "fits",
+        verdict=verdict,
+        peak_reserved_bytes=interval.likely_bytes if result.fits else None,
+        peak_reserved_low_bytes=interval.low_bytes,
+        peak_reserved_high_bytes=interval.high_bytes,
         peak_allocated_bytes=result.peak_allocated_bytes if result.fits else None,
         context_bytes=context_bytes,
         max_batch_size=largest_batch,
+        max_batch_size_safe=safe_batch,
         max_batch_size_pow2=model.largest_power_of_two(largest_batch),
         breakdown=Breakdown(**{field: peak.held_bytes[held] for field, held in _BREAKDOWN.items()}),
         peak_phase=peak.phase,
@@ -185,9 +196,10 @@ def caveats(trace: Trace) -> list[str]:
     return found
 
 
-def largest(card: Gpu, model: Model, context_bytes: int, problems: Sequence[str]) -> Largest:
-    """The largest batch on a card, by memory alone, and why the card cannot run it all the same."""
-    return Largest(model.largest_batch(max(card.memory_bytes - context_bytes, 0)), tuple(problems))
+def largest(card: Gpu, estimate: Estimate, context_bytes: int, problems: Sequence[str]) -> Largest:
+    """The largest batches on a card, by memory alone, and why the card cannot run it all the same."""
+    room = max(card.memory_bytes - context_bytes, 0)
+    return Largest(estimate.largest_batch(room), estimate.largest_safe_batch(room), tuple(problems))
 
 
 def ranked(
@@ -234,6 +246,7 @@ def _rank_row(
         tier=tier,
         trains=trains,
         max_batch_size=sizes,
+        max_batch_size_safe={name: answer.safe_batch_size for name, answer in found.items()},
         max_batch_size_pow2={name: 1 << (size.bit_length() - 1) if size else 0 for name, size in sizes.items()},
         supported=not problems,
         buy=buy,

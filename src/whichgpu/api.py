@@ -8,13 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import cache as once
+from typing import cast
 
 from whichgpu import advice, catalogue, tracing, workload
 from whichgpu.advice import FitReport, RankReport, TraceInfo
 from whichgpu.answers import Book, Traced, head
 from whichgpu.capability import CLASSES, class_of
 from whichgpu.errors import DataDependentError, InputError, StepError
-from whichgpu.extrapolation import MARGIN, LineModel
+from whichgpu.extrapolation import LineModel
+from whichgpu.intervals import Estimate, Evidence, Model, evidence_of, spread, spread_in_words
 from whichgpu.memory import MemoryModel
 from whichgpu.overheads import context_bytes
 from whichgpu.scaling import Scaled, Scaling, one_by_one, scaling
@@ -23,7 +25,6 @@ from whichgpu.trace import Trace
 from whichgpu.trace_cache import cache_directory
 
 Progress = Callable[[str], None]
-Model = MemoryModel | LineModel
 BatchSizes = tuple[int, int, int]
 
 # Hollow tensors cost nothing, so batch sizes far from odd special cases; for the check a prime one that is far off,
@@ -71,11 +72,11 @@ def fit(
         capability = (limit_card if memory_limit_bytes is not None else chosen[0]).capability
         if batch_size is not None:
             predictor.check(batch_size, capability)
-        model = predictor.model(capability)
+        estimate = predictor.estimate(capability)
         size = batch_size if batch_size is not None else predictor.default_batch_size()
         rows = []
         if memory_limit_bytes is not None:
-            rows.append(advice.limit_row(model, size, memory_limit_bytes))
+            rows.append(advice.limit_row(estimate, size, memory_limit_bytes))
         build = installed_torch()
         for number, card in enumerate(chosen):
             if on_progress is not None:
@@ -84,7 +85,7 @@ def fit(
             rows.append(
                 advice.fit_row(
                     card,
-                    predictor.model(card.capability),
+                    predictor.estimate(card.capability),
                     size,
                     context_bytes(card.capability),
                     catalogue.supports(card, build.version, build.cuda, advice.dtypes_used(facts)),
@@ -128,7 +129,7 @@ def rank(
                 facts = predictor.facts(card.capability)
                 largest[card.id] = advice.largest(
                     card,
-                    predictor.model(card.capability),
+                    predictor.estimate(card.capability),
                     context_bytes(card.capability),
                     catalogue.supports(card, build.version, build.cuda, advice.dtypes_used(facts)),
                 )
@@ -171,6 +172,8 @@ class Predictor:
         books = {kind: tracer.book() for kind, tracer in self._tracers.items()}
         self._book = next((book for book in books.values() if book), Book())
         self._answered = len(self._book)
+        self._evidence: dict[str, Evidence] = {}  # by class of cards
+        self._told: set[Evidence] = set()
 
     def __enter__(self) -> Predictor:
         return self
@@ -194,6 +197,15 @@ class Predictor:
             else:
                 self._models[key] = LineModel(scaled.at, capability, self._sizes, answers)
         return self._models[key]
+
+    def estimate(self, capability: tuple[int, int]) -> Estimate:
+        """The memory model for a card's compute capability, and how sure it is."""
+        model = self.model(capability)
+        evidence = self._evidence[self._class_of(capability)]
+        if isinstance(model, LineModel) and evidence != "compiled":
+            evidence = "line"
+        self._told.add(evidence)
+        return Estimate(model, spread(evidence, capability))
 
     def check(self, batch_size: int, capability: tuple[int, int]) -> None:
         """Trace the batch size that is asked about too, where that is cheap: the step may fail at just this one.
@@ -255,10 +267,8 @@ class Predictor:
             why = f" ({failures})" if failures else ""
             found.append(f"traced at batch sizes {sizes}, since the step fails at others{why}")
         if any(isinstance(model, LineModel) for model in self._models.values()):
-            found.append(
-                f'estimated from a line through batch sizes {sizes}; for "fits" and the largest batch the steepest '
-                f"rise between them counts, and {MARGIN:.0%} on top"
-            )
+            found.append(f"estimated from a line through batch sizes {sizes}")
+        found += [words for words in map(spread_in_words, sorted(self._told)) if words is not None]
         return tuple(dict.fromkeys(found))
 
     # ---- classes of cards -----------------------------------------------------------------------------
@@ -278,12 +288,14 @@ class Predictor:
                 return name
         name = self._kept_like(own) or own
         self._scalings[name] = scaled = self._trace(name)
+        self._evidence[name] = evidence_of(scaled.example)
         self._book.traced[name] = Traced(
             kind=scaled.example.kind,
             batch_sizes=self._sizes,
             failures=self._failures,
             affine=scaled.affine,
             reason=scaled.reason,
+            evidence=self._evidence[name],
             example=head(scaled.example),
         )
         return name
@@ -292,6 +304,7 @@ class Predictor:
         """The scaling as it came out earlier; traces are read when something is asked that has no answer yet."""
         self._kind, self._sizes = traced.kind, traced.batch_sizes
         self._failures.update(traced.failures)
+        self._evidence[name] = cast("Evidence", traced.evidence)
         whole = once(lambda: self._trace(name))
         return Scaling(
             affine=traced.affine, reason=traced.reason, at=lambda size: whole().at(size), example=traced.example

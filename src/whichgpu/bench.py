@@ -26,6 +26,7 @@ from whichgpu.bench_report import BenchReport, BenchRow, Speed
 from whichgpu.bench_search import Guess, Result, Search, Seen, line_guess
 from whichgpu.errors import BenchError, InputError, WhichGpuError
 from whichgpu.gpu_status import GpuStatus, Sampler
+from whichgpu.intervals import Model
 from whichgpu.memory import MemoryModel
 from whichgpu.overheads import context_bytes
 from whichgpu.results import LOCAL, OUTCOMES, Environment, Measurement, Outcome, Store
@@ -190,7 +191,7 @@ class _Bench:
         )
         self._stack = contextlib.ExitStack()
         self._status, self._no_status = gpu_status.connect(plan.gpu_index)
-        self._model: api.Model | None = None
+        self._model: Model | None = None
 
     def __enter__(self) -> _Bench:
         return self

@@ -26,6 +26,8 @@ from whichgpu.cli_common import progress as _progress
 from whichgpu.errors import InputError, WhichGpuError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from whichgpu.catalogue import Gpu
 
 # Typer keeps a private copy of click since 0.29, so its base of usage errors is reached through a public one.
@@ -237,6 +239,30 @@ def zoo() -> None:
 
     entries = {name: entry.description for name, entry in ENTRIES.items()}
     _print(entries, False, lambda console: render.print_zoo(entries, console))
+
+
+@app.command()
+def accuracy(
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print the page docs/accuracy.md.")] = False,
+    json: Json = False,
+) -> None:
+    """How good are the memory predictions?
+
+    Predicted against measured for every training step of the truth set, with the distribution, the bars and whether they are
+    met, and the worst cases named. The figures come with the package; nothing is measured or traced.
+    """
+    if markdown and json:
+        raise InputError("--markdown and --json: choose one")
+    from whichgpu import accuracy, render  # noqa: PLC0415
+
+    def show(console: Console) -> None:
+        if markdown:
+            console.file.write(render.to_markdown(report))
+        else:
+            render.print_accuracy(report, console)
+
+    report = accuracy.report()
+    _print(report, json, show)
 
 
 cli_results.add_to(app)

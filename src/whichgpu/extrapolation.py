@@ -1,21 +1,22 @@
 """Memory of steps that do not follow their batch size by rule: detection, routing, anything that looks at its data.
 
 Their sizes vary with what the data holds, so that no batch size follows exactly from others. `LineModel` puts a
-straight line through the peaks at the batch sizes that were traced. To say "fits" it takes the steepest rise that was
-seen and a margin on top; what it reports as the peak is the middle line. Same questions as `memory.MemoryModel`.
+straight line through the peaks at the batch sizes that were traced. Same questions as `memory.MemoryModel`, answered from the
+middle line; what surely fits follows from the steepest rise that was seen (`intervals`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import ceil
 
 from whichgpu.allocator import Replay
 from whichgpu.memory import HELD, MAX_BATCH_SIZE, Answers, MemoryModel, Peak
 from whichgpu.scaling import Scaled, Single
 
-# On top of the steepest line, before "fits" is said. Over 14 such steps measured on an H200 (tools/compare_lines.py) the
-# steepest line lay at most 18 % below the real peak; the middle line between 30 % below and, mostly, 8 % above it.
-MARGIN = 0.25
+# Reserved memory comes in segments of up to so much (kLargeBuffer in CUDACachingAllocator.h, torch 2.14): a rise of less
+# is not seen, however often it comes again.
+_SEGMENT_BYTES = 20 << 20
 
 
 class LineModel:
@@ -35,11 +36,11 @@ class LineModel:
         self._points = [(n, self._model.replay(n)) for n in self._traced]
 
     def replay(self, batch_size: int, limit_bytes: int | None = None) -> Replay:
-        """Peaks at a batch size, on the middle line, and whether the steep line stays below the limit."""
+        """Peaks at a batch size, on the middle line, and whether it stays below the limit."""
         if batch_size in self._traced:
             return self._model.replay(batch_size, limit_bytes)
         reserved = self._middle("peak_reserved_bytes", batch_size)
-        fits = limit_bytes is None or self._high(batch_size) <= limit_bytes
+        fits = limit_bytes is None or reserved <= limit_bytes
         return Replay(
             fits=fits,
             failed_at=None if fits else 0,
@@ -55,7 +56,7 @@ class LineModel:
         )
 
     def fits(self, batch_size: int, limit_bytes: int) -> bool:
-        """Whether the step runs at a batch size under a limit, on the safe side."""
+        """Whether the middle line stays below a limit."""
         return self.replay(batch_size, limit_bytes).fits
 
     def peak(self, batch_size: int, limit_bytes: int | None = None) -> Peak:
@@ -73,15 +74,23 @@ class LineModel:
         return Peak(op=last.op, op_name=last.op_name, phase=last.phase, held_bytes=held)
 
     def largest_batch(self, limit_bytes: int) -> int:
-        """The largest batch size below which every one fits, on the safe side; 0 when 1 does not."""
-        low, high = 0, MAX_BATCH_SIZE + 1
-        while high - low > 1:
-            middle = (low + high) // 2
-            if self._high(middle) <= limit_bytes:
-                low = middle
-            else:
-                high = middle
-        return low
+        """The largest batch size that fits by the middle line; 0 when 1 does not."""
+        return _largest(lambda n: self.fits(n, limit_bytes))
+
+    def steep_bytes(self, batch_size: int) -> int:
+        """Reserved peak on the steepest line through any two traced batch sizes, from the highest start.
+
+        Each rise may have been up to one segment more than what was seen.
+        """
+        points = [(n, result.peak_reserved_bytes) for n, result in self._points]
+        slope = max((b - a + _SEGMENT_BYTES) / (m - n) for n, a in points for m, b in points if m > n)
+        slope = max(slope, 0.0)
+        start = max(y - slope * n for n, y in points)
+        return ceil(start + slope * batch_size)
+
+    def largest_steep_batch(self, limit_bytes: int) -> int:
+        """The largest batch size that fits by the steepest line; 0 when 1 does not."""
+        return _largest(lambda n: self.steep_bytes(n) <= limit_bytes)
 
     def largest_power_of_two(self, largest: int) -> int:
         """The largest power of two up to a batch size; 0 for 0."""
@@ -98,13 +107,16 @@ class LineModel:
         slope = sum((n - mean_n) * (y - mean_y) for n, y in zip(sizes, peaks, strict=True)) / spread
         return max(int(mean_y + slope * (batch_size - mean_n)), 0)
 
-    def _high(self, batch_size: int) -> int:
-        """The steepest rise between any two traced batch sizes, from the highest start, and the margin."""
-        points = [(n, result.peak_reserved_bytes) for n, result in self._points]
-        slope = max((b - a) / (m - n) for n, a in points for m, b in points if m > n)
-        slope = max(slope, 0.0)
-        start = max(y - slope * n for n, y in points)
-        return int((start + slope * batch_size) * (1 + MARGIN))
+
+def _largest(fits: Callable[[int], bool]) -> int:
+    low, high = 0, MAX_BATCH_SIZE + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        if fits(middle):
+            low = middle
+        else:
+            high = middle
+    return low
 
 
 def _line(one: int, first: int, other: int, last: int, batch_size: int) -> int:

@@ -71,10 +71,13 @@ class Answers(msgspec.Struct):
     replays: dict[tuple[int, int | None], Replay] = {}  # by batch size and limit
     peaks: dict[tuple[int, int | None], Peak] = {}
     largest: dict[int, int] = {}  # by limit
+    safe: dict[
+        tuple[int, int], int
+    ] = {}  # largest that surely fits, by limit and what is left of it for the likely step
 
     def __len__(self) -> int:
         """How many answers there are."""
-        return len(self.replays) + len(self.peaks) + len(self.largest)
+        return len(self.replays) + len(self.peaks) + len(self.largest) + len(self.safe)
 
 
 class MemoryModel:
@@ -103,6 +106,11 @@ class MemoryModel:
         self._known: dict[int, _Known] = {}
 
     # ---- one batch size -----------------------------------------------------------------------------
+
+    @property
+    def follows_rule(self) -> bool:
+        """Whether every batch size follows from a few traces; otherwise each asks for a trace of its own."""
+        return isinstance(self._at(self._batch_sizes[0]), Scaled)
 
     def program(self, batch_size: int) -> Program:
         """What the allocator is asked for at a batch size."""
@@ -189,7 +197,7 @@ class MemoryModel:
         return _remembered(self.answers.largest, limit_bytes, lambda: self._search(limit_bytes))
 
     def _search(self, limit_bytes: int) -> int:
-        if not isinstance(self._at(self._batch_sizes[0]), Scaled):
+        if not self.follows_rule:
             return search.largest_batch(
                 lambda size: self.fits(size, limit_bytes),
                 lambda size: self._replay(size, None).peak_reserved_bytes,

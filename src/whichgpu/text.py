@@ -61,6 +61,12 @@ def format_limit(count: int | None) -> str:
     return format_bytes(count)
 
 
+def format_range(low: int, high: int) -> str:
+    """Two memory sizes: "3.1 and 3.6 GiB", or "990 MiB and 1.0 GiB"."""
+    first, last = format_bytes(low), format_bytes(high)
+    return f"{first.removesuffix(last[last.index(' ') :])} and {last}"
+
+
 def memory_class_gb(count: int) -> int:
     """The size that a card with so much memory is sold under, in GB as makers count: 15.6 GiB is 16.
 
@@ -135,6 +141,17 @@ def format_share(part: int, whole: int) -> str:
         return UNKNOWN
     percent = 100 * part / whole
     return "<1 %" if 0 < percent < 0.5 else f"{percent:.0f} %"
+
+
+def format_percent(share: float) -> str:
+    """A share to a tenth of a percent, to a hundredth below 10: "12.5 %", "0.14 %"."""
+    percent = 100 * share
+    return f"{percent:.1f} %" if percent >= 9.995 else f"{percent:.2f} %"
+
+
+def format_error(error: float) -> str:
+    """A relative error with its sign: "+1.8 %", "-12.5 %"."""
+    return f"{100 * error:+.1f} %"
 
 
 def format_amount(usd: float | None, unit: str = "once") -> str:

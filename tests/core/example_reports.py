@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from whichgpu.advice import Breakdown, FitReport, FitRow, RankReport, RankRow, Tier, TraceInfo
 from whichgpu.catalogue import Price
+from whichgpu.intervals import Verdict
 
 MIB = 1 << 20
 TRACE = TraceInfo(kind="fake", affine=True, seconds=4.23, torch_version="2.14.1")
@@ -41,15 +42,23 @@ def pow2(batch_size: int) -> int:
 
 def fit_row(gpu: str, memory_bytes: int, largest: int, batch_size: int, supported: bool = True) -> FitRow:
     """One card's answer."""
+    safe = largest * 9 // 10
     fits = largest >= batch_size
+    verdict: Verdict = "fits" if safe >= batch_size else "likely" if fits else "tight"
+    if 20 * batch_size > 21 * largest:
+        verdict = "no"
     return FitRow(
         gpu=gpu,
         memory_bytes=memory_bytes,
-        fits=fits,
+        fits=verdict == "fits",
+        verdict=verdict,
         peak_reserved_bytes=3380 * MIB if fits else None,
+        peak_reserved_low_bytes=3211 * MIB,
+        peak_reserved_high_bytes=3718 * MIB,
         peak_allocated_bytes=3149 * MIB if fits else None,
         context_bytes=0 if gpu == "limit" else 450 * MIB,
         max_batch_size=largest,
+        max_batch_size_safe=safe,
         max_batch_size_pow2=pow2(largest),
         breakdown=BREAKDOWN if fits else None,
         peak_phase="backward" if fits else "",
@@ -112,6 +121,7 @@ def rank_report(cards: int = len(CARDS)) -> RankReport:
                 tier=tiers[trains] if supported else "poor",
                 trains=trains,
                 max_batch_size={"resnet50": resnet50, "gpt2": gpt2},
+                max_batch_size_safe={"resnet50": resnet50 * 9 // 10, "gpt2": gpt2 * 9 // 10},
                 max_batch_size_pow2={"resnet50": pow2(resnet50), "gpt2": pow2(gpt2)},
                 supported=supported,
                 buy=price(buy, "once"),

@@ -11,6 +11,7 @@ from synthetic import MIB, TRAINING, always, make_trace, scaled
 from whichgpu import advice, catalogue, workspaces
 from whichgpu.advice import FitReport, Largest, RankReport, TraceInfo
 from whichgpu.catalogue import Price
+from whichgpu.intervals import Estimate, Spread
 from whichgpu.memory import MemoryModel
 
 GIB = 1 << 30
@@ -25,6 +26,11 @@ def _no_rules(monkeypatch: pytest.MonkeyPatch) -> None:
 def model() -> MemoryModel:
     """The memory of the made-up training step."""
     return MemoryModel(always(scaled(TRAINING)), (9, 0))
+
+
+def estimate() -> Estimate:
+    """The same, with a tenth more or less."""
+    return Estimate(model(), Spread(low=0.1, high=0.1))
 
 
 def price(usd: float) -> Price:
@@ -49,7 +55,7 @@ def price(usd: float) -> Price:
 def test_json_keys_of_fit_are_frozen() -> None:
     """Programs read these keys: adding one is a change to be noted, losing one breaks them."""
     card = catalogue.load().find("H200")
-    rows = (advice.limit_row(model(), 8, 8 * GIB), advice.fit_row(card, model(), 8, 700 * MIB, ()))
+    rows = (advice.limit_row(estimate(), 8, 8 * GIB), advice.fit_row(card, estimate(), 8, 700 * MIB, ()))
     report = FitReport(workload="w", batch_size=8, basis="predicted", trace=INFO, gpus=rows)
     found = json.loads(msgspec.json.encode(report))
 
@@ -60,10 +66,14 @@ def test_json_keys_of_fit_are_frozen() -> None:
             "gpu",
             "memory_bytes",
             "fits",
+            "verdict",
             "peak_reserved_bytes",
+            "peak_reserved_low_bytes",
+            "peak_reserved_high_bytes",
             "peak_allocated_bytes",
             "context_bytes",
             "max_batch_size",
+            "max_batch_size_safe",
             "max_batch_size_pow2",
             "breakdown",
             "peak_phase",
@@ -85,7 +95,7 @@ def test_json_keys_of_fit_are_frozen() -> None:
 
 def test_a_limit_is_a_row_of_its_own_without_a_context() -> None:
     """Under --memory-limit the whole limit is the allocator's."""
-    row = advice.limit_row(model(), 8, 8 * GIB)
+    row = advice.limit_row(estimate(), 8, 8 * GIB)
 
     assert ("limit", 8 * GIB, 0, True) == (row.gpu, row.memory_bytes, row.context_bytes, row.supported)
     assert model().largest_batch(8 * GIB) == row.max_batch_size
@@ -94,7 +104,7 @@ def test_a_limit_is_a_row_of_its_own_without_a_context() -> None:
 def test_a_card_has_its_memory_less_the_context() -> None:
     """What the context takes is not there for the allocator."""
     card = catalogue.load().find("H200")
-    row = advice.fit_row(card, model(), 8, 700 * MIB, ())
+    row = advice.fit_row(card, estimate(), 8, 700 * MIB, ())
 
     assert (card.name, card.memory_bytes, 700 * MIB) == (row.gpu, row.memory_bytes, row.context_bytes)
     assert model().largest_batch(card.memory_bytes - 700 * MIB) == row.max_batch_size
@@ -102,19 +112,30 @@ def test_a_card_has_its_memory_less_the_context() -> None:
 
 
 @pytest.mark.parametrize("limit_mib", [2100, 2500, 3000, 5000, 80_000])
-def test_a_row_that_fits_adds_up(limit_mib: int) -> None:
+def test_a_row_that_likely_fits_adds_up(limit_mib: int) -> None:
     """The parts sum to the row's own allocated peak, reserved is no less, and both are in the limit."""
-    row = advice.limit_row(model(), 30, limit_mib * MIB)
+    row = advice.limit_row(estimate(), 30, limit_mib * MIB)
 
-    assert row.fits
+    assert row.verdict in ("fits", "likely")
     assert row.breakdown is not None
     assert row.peak_allocated_bytes == sum(msgspec.structs.astuple(row.breakdown))
     assert row.peak_allocated_bytes <= (row.peak_reserved_bytes or 0) <= limit_mib * MIB
 
 
+@pytest.mark.parametrize("limit_mib", [1000, 2000, 2100, 2150, 2300, 2500, 3000, 80_000])
+def test_fits_is_said_only_when_the_high_end_fits(limit_mib: int) -> None:
+    """`fits` is the verdict "fits", and so says the interval; the batch that surely fits is one of those that likely do."""
+    row = advice.limit_row(estimate(), 30, limit_mib * MIB)
+
+    assert row.fits == (row.verdict == "fits") == (row.peak_reserved_high_bytes <= limit_mib * MIB)
+    assert row.peak_reserved_low_bytes <= (row.peak_reserved_bytes or row.peak_reserved_high_bytes)
+    assert row.max_batch_size_safe <= row.max_batch_size
+    assert (row.peak_reserved_bytes is None) == (row.verdict in ("tight", "no"))
+
+
 def test_a_row_that_does_not_fit_has_no_peaks() -> None:
     """Unknown is None; the largest batch is still told."""
-    row = advice.limit_row(model(), 1000, 8 * GIB)
+    row = advice.limit_row(estimate(), 1000, 8 * GIB)
 
     assert (False, None, None) == (row.fits, row.peak_reserved_bytes, row.peak_allocated_bytes)
     assert 0 < row.max_batch_size < 1000
@@ -123,7 +144,7 @@ def test_a_row_that_does_not_fit_has_no_peaks() -> None:
 def test_memory_smaller_than_the_context_holds_nothing() -> None:
     """A card whose memory the context takes whole fits no batch, and nothing raises."""
     card = msgspec.structs.replace(catalogue.load().find("H200"), memory_bytes=100 * MIB)
-    row = advice.fit_row(card, model(), 1, 700 * MIB, ("too old",))
+    row = advice.fit_row(card, estimate(), 1, 700 * MIB, ("too old",))
 
     assert (False, 0, 0, False, ("too old",)) == (
         row.fits,
@@ -169,7 +190,7 @@ def ranked(
     count = len(next(iter(sizes.values())))
     answers = {
         f"w{number}": {
-            cards[name].id: Largest(found[number], ("no kernels",) if name in unsupported else ())
+            cards[name].id: Largest(found[number], found[number] // 2, ("no kernels",) if name in unsupported else ())
             for name, found in sizes.items()
         }
         for number in range(count)
@@ -192,6 +213,7 @@ def test_json_keys_of_rank_are_frozen() -> None:
         "tier",
         "trains",
         "max_batch_size",
+        "max_batch_size_safe",
         "max_batch_size_pow2",
         "supported",
         "buy",
@@ -199,6 +221,7 @@ def test_json_keys_of_rank_are_frozen() -> None:
         "notes",
     ] == list(found["gpus"][0])
     assert {"w0": 4} == found["gpus"][0]["max_batch_size"] == found["gpus"][0]["max_batch_size_pow2"]
+    assert {"w0": 2} == found["gpus"][0]["max_batch_size_safe"]
 
 
 def test_tiers_count_the_workloads_that_fit() -> None:
@@ -242,7 +265,7 @@ def test_old_prices_come_after_todays(condition: str) -> None:
     cards = {name: catalogue.load().find(name) for name in ("RTX 3060", "RTX 3090", "RTX 4090", "H200")}
     old = msgspec.structs.replace(price(100.0), condition=condition)
     costs = dict(zip((card.id for card in cards.values()), (old, price(900.0), price(800.0), None), strict=True))
-    answers = {"w": {card.id: Largest(3, ()) for card in cards.values()}}
+    answers = {"w": {card.id: Largest(3, 3, ()) for card in cards.values()}}
     rows = advice.ranked(list(cards.values()), answers, {key: (cost, None) for key, cost in costs.items()})
 
     assert ["RTX 4090", "RTX 3090", "RTX 3060", "H200"] == names_of(list(rows))

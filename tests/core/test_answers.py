@@ -52,7 +52,9 @@ class Place:
 def a_traced() -> Traced:
     """What came of tracing one class."""
     example = answers.head(make_trace(TRAINING, 8))
-    return Traced(kind="fake", batch_sizes=(4, 8, 67), failures={}, affine=True, reason=None, example=example)
+    return Traced(
+        kind="fake", batch_sizes=(4, 8, 67), failures={}, affine=True, reason=None, evidence="plain", example=example
+    )
 
 
 @pytest.fixture

@@ -42,6 +42,7 @@ OPTIONS = {
         "--json",
     ],
     "gpus": ["[NAME]", "--json"],
+    "accuracy": ["--markdown", "--json"],
     "zoo": [],
     "results": ["--workload", "--gpu", "--outcome", "--origin", "--results", "--json"],
     "results list": ["--workload", "--gpu", "--outcome", "--origin", "--results", "--json"],
@@ -133,6 +134,7 @@ def test_the_commands_and_options_are_stable() -> None:
         "from whichgpu.cli import _run; _run(['fit', '--help'])",
         "from whichgpu.cli import _run; _run(['gpus'])",
         "from whichgpu.cli import _run; _run(['zoo'])",
+        "from whichgpu.cli import _run; _run(['accuracy'])",
     ],
 )
 def test_torch_is_not_loaded(code: str) -> None:

@@ -28,11 +28,11 @@ def exact_model(calls: tuple[Call, ...] = TRAINING) -> MemoryModel:
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 2000))
-def test_fits_is_on_the_safe_side(gibibytes: int) -> None:
-    """For a program that does follow its batch size, the line never allows a batch that does not fit."""
+def test_the_steep_line_is_on_the_safe_side(gibibytes: int) -> None:
+    """For a program that does follow its batch size, the steep line never allows a batch that does not fit."""
     limit = gibibytes << 25
 
-    largest = line_model().largest_batch(limit)
+    largest = line_model().largest_steep_batch(limit)
 
     assert largest <= exact_model().largest_batch(limit)
 
@@ -45,6 +45,13 @@ def test_fits_agrees_with_the_largest_batch() -> None:
     assert 3 < largest < MAX_BATCH_SIZE
     assert model.fits(largest, limit)
     assert not model.fits(largest + 1, limit)
+
+
+def test_the_steep_line_is_never_below_the_middle_one() -> None:
+    """What surely fits likely fits."""
+    model = line_model()
+    for batch_size in (1, 2, 3, 4, 100, 5000):
+        assert model.replay(batch_size).peak_reserved_bytes <= model.steep_bytes(batch_size)
 
 
 def test_nothing_fits_in_nothing() -> None:

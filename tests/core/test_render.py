@@ -261,8 +261,9 @@ def test_gpus_are_listed_by_memory() -> None:
 FIT_KEYS = ["workload", "batch_size", "basis", "trace", "gpus", "notes"]
 TRACE_KEYS = ["kind", "affine", "seconds", "cached", "torch_version"]
 ROW_KEYS = [
-    *("gpu", "memory_bytes", "fits", "peak_reserved_bytes", "peak_allocated_bytes", "context_bytes"),
-    *("max_batch_size", "max_batch_size_pow2", "breakdown", "peak_phase", "peak_op", "supported", "notes"),
+    *("gpu", "memory_bytes", "fits", "verdict", "peak_reserved_bytes", "peak_reserved_low_bytes"),
+    *("peak_reserved_high_bytes", "peak_allocated_bytes", "context_bytes", "max_batch_size", "max_batch_size_safe"),
+    *("max_batch_size_pow2", "breakdown", "peak_phase", "peak_op", "supported", "notes"),
 ]
 BREAKDOWN_KEYS = [
     *("weights_bytes", "gradients_bytes", "optimizer_state_bytes", "activations_bytes"),
@@ -271,7 +272,7 @@ BREAKDOWN_KEYS = [
 RANK_KEYS = ["workloads", "basis", "traces", "gpus", "notes"]
 RANK_ROW_KEYS = [
     *("gpu", "memory_bytes", "compute_capability", "tier", "trains", "max_batch_size"),
-    *("max_batch_size_pow2", "supported", "buy", "rent", "notes"),
+    *("max_batch_size_safe", "max_batch_size_pow2", "supported", "buy", "rent", "notes"),
 ]
 PRICE_KEYS = [
     *("usd", "unit", "condition", "offers", "lowest_usd", "highest_usd"),

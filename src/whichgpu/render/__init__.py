@@ -6,6 +6,7 @@ the text is plain and 80 columns wide; in a terminal colour helps, but never say
 
 from __future__ import annotations
 
+from whichgpu.render.accuracy import print_accuracy, to_markdown
 from whichgpu.render.bench import print_bench
 from whichgpu.render.common import make_console, to_json, trimmed
 from whichgpu.render.fit import print_fit
@@ -16,6 +17,7 @@ from whichgpu.render.tables import print_table, table_csv, table_markdown
 
 __all__ = [
     "make_console",
+    "print_accuracy",
     "print_bench",
     "print_fit",
     "print_gpus",
@@ -26,5 +28,6 @@ __all__ = [
     "table_csv",
     "table_markdown",
     "to_json",
+    "to_markdown",
     "trimmed",
 ]

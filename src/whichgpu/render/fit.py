@@ -12,6 +12,7 @@ from rich.text import Text
 
 from whichgpu import text
 from whichgpu.advice import Breakdown, FitReport, FitRow
+from whichgpu.intervals import Verdict
 from whichgpu.render.common import (
     add_column,
     format_batch,
@@ -41,7 +42,7 @@ def print_fit(report: FitReport, console: Console, *, detailed: bool) -> None:
         cards = [row for row in report.gpus if row.gpu != "limit"]
         usable = [row for row in cards if row.supported]
         _print_groups(usable, report.batch_size, console)
-        print_legend([row.max_batch_size for row in cards], console)
+        print_legend([size for row in cards for size in (row.max_batch_size_safe, row.max_batch_size)], console)
         _print_example(usable, console)
         print_unsupported(
             "largest batch", ((row.notes, f"{row.gpu} {format_batch(row.max_batch_size)}") for row in cards), console
@@ -61,37 +62,59 @@ def _print_card(row: FitRow, batch_size: int, console: Console) -> None:
         facts.add_row("not supported", note)
     facts.add_row("largest batch", _largest(row))
     where = f" in {row.peak_phase}, at {row.peak_op}" if row.peak_op else ""
-    if row.fits:
+    if row.peak_reserved_bytes is not None:
         context = f" (and {text.format_bytes(row.context_bytes)} for the CUDA context)"
         reserved = text.format_bytes(row.peak_reserved_bytes)
-        facts.add_row("peak reserved", reserved + (context if row.context_bytes else ""))
+        ends = text.format_range(row.peak_reserved_low_bytes, row.peak_reserved_high_bytes)
+        facts.add_row("peak reserved", f"{reserved}, between {ends}" + (context if row.context_bytes else ""))
         facts.add_row("peak allocated", text.format_bytes(row.peak_allocated_bytes) + where)
     elif row.breakdown is not None:
         needed = sum(count for _, count in _items(row.breakdown))
         facts.add_row("would allocate", text.format_bytes(needed) + where)
     console.print(Padding(facts, (0, 0, 0, 2)))
     if row.breakdown is not None:
-        console.print("  held at the peak" if row.fits else "  would be held at the peak")
+        console.print("  held at the peak" if row.peak_reserved_bytes is not None else "  would be held at the peak")
         console.print(Padding(_bars(row.breakdown, console), (0, 0, 0, 4)))
 
 
+_SAID: dict[Verdict, tuple[str, str]] = {
+    "fits": ("fits", "green"),
+    "likely": ("likely fits", "yellow"),
+    "tight": ("is tight", "yellow"),
+    "no": ("does not fit", "yellow"),
+}
+
+
 def _verdict(row: FitRow, name: str, batch_size: int) -> Text:
-    if row.fits:
-        said, style = f"batch size {text.format_count(batch_size)} fits", "green"
-    elif row.max_batch_size:
-        said, style = f"batch size {text.format_count(batch_size)} does not fit", "yellow"
-    else:
+    said, style = _SAID[row.verdict]
+    said = f"batch size {text.format_count(batch_size)} {said}"
+    if row.verdict == "no" and not row.max_batch_size:
         said, style = "not even batch size 1 fits", "red"
+    elif row.verdict in ("likely", "tight"):
+        said += _advice(row)
     if not row.supported:
         said, style = f"not supported; by memory alone {said}", "red"
     return Text.assemble((name, "bold"), ": ", (said, style))
 
 
+def _advice(row: FitRow) -> str:
+    """What to do about a batch that may not fit."""
+    smaller = f"take {text.format_count(row.max_batch_size_safe)}, which fits" if row.max_batch_size_safe else ""
+    if row.verdict == "likely":
+        return f": try it, or {smaller}" if smaller else ": try it; no batch size is sure to fit"
+    if smaller:
+        return f", and fits only if it takes less than predicted: {smaller}"
+    return ", and fits only if it takes less than predicted"
+
+
 def _largest(row: FitRow) -> str:
+    """The largest batches: what surely fits, and what likely does."""
     if not row.max_batch_size:
         return "none"
-    power = text.format_count(row.max_batch_size_pow2)
-    return f"{text.format_count(row.max_batch_size)} (power of two: {power})"
+    likely = (
+        f"{text.format_count(row.max_batch_size)} likely (power of two: {text.format_count(row.max_batch_size_pow2)})"
+    )
+    return f"{text.format_count(row.max_batch_size_safe)} surely, {likely}" if row.max_batch_size_safe else likely
 
 
 def _bars(held: Breakdown, console: Console) -> Table:
@@ -119,25 +142,39 @@ def _items(held: Breakdown) -> list[tuple[str, int]]:
     return [(name, getattr(held, name)) for name in held.__struct_fields__]
 
 
+_SECTIONS: dict[Verdict, tuple[str, str]] = {
+    "fits": ("fits on", "green"),
+    "likely": ("likely fits on (try it, or take the safe batch)", "yellow"),
+    "tight": ("is tight on (fits only if it takes less than predicted)", "yellow"),
+    "no": ("does not fit on", "yellow"),
+}
+
+
 def _print_groups(cards: Sequence[FitRow], batch_size: int, console: Console) -> None:
     """The cards that fit, the smallest first, then those that do not, the nearest miss first."""
     batch = text.format_count(batch_size)
-    fitting = sorted((row for row in cards if row.fits), key=_by_memory)
-    missing = sorted((row for row in cards if not row.fits), key=lambda row: (*(-n for n in _size(row)), row.gpu))
-    for rows, words, style in ((fitting, "fits on", "green"), (missing, "does not fit on", "yellow")):
+    fitting = sorted((row for row in cards if row.peak_reserved_bytes is not None), key=_by_memory)
+    missing = sorted((row for row in cards if row not in fitting), key=lambda row: (*(-n for n in _size(row)), row.gpu))
+    for verdict, (words, style) in _SECTIONS.items():
+        rows = [row for row in (*fitting, *missing) if row.verdict == verdict]
         if rows:
-            table = make_table("\nSold as>", "Largest\nbatch>", "Power\nof two>")
-            if rows is fitting:
+            table = make_table("\nSold as>", "Safe\nbatch>", "Likely\nbatch>", "Power\nof two>")
+            if rows[0].peak_reserved_bytes is not None:
                 add_column(table, "Peak\nreserved>")
             table.add_column("\nCards")
             _add_groups(table, rows)
             print_section(f"Batch size {batch} {words}", style, table, console)
     if fitting:
         allocated = _span(row.peak_allocated_bytes for row in fitting)
+        ends = text.format_range(
+            min(row.peak_reserved_low_bytes for row in fitting), max(row.peak_reserved_high_bytes for row in fitting)
+        )
         context = _span(row.context_bytes for row in fitting)
-        said = f"Peak allocated: {allocated}. What counts is the memory that the driver shows, less {context} "
         console.print()
-        console.print(f"{said}for the CUDA context.")
+        console.print(
+            f"Peak reserved is between {ends}; peak allocated: {allocated}. The safe batch fits even at the high end, the "
+            f"likely one as predicted. What counts is the memory that the driver shows, less {context} for the CUDA context."
+        )
 
 
 def _span(counts: Iterable[int | None]) -> str:
@@ -155,20 +192,25 @@ def _by_memory(row: FitRow) -> tuple[int, int, str, str]:
 
 
 def _add_groups(table: Table, rows: Iterable[FitRow]) -> None:
-    """Rows that read the same become one row with all their cards; a size stands at the first of its rows."""
+    """Rows that read the same become one row with all their cards; a size stands at the first of its rows.
+
+    Their safe batch is the smallest of them: it fits on each.
+    """
 
     def cells(row: FitRow) -> tuple[str, ...]:
         batches = (format_batch(row.max_batch_size), format_batch(row.max_batch_size_pow2))
-        return (*batches, text.format_bytes(row.peak_reserved_bytes)) if row.fits else batches
+        return batches if row.peak_reserved_bytes is None else (*batches, text.format_bytes(row.peak_reserved_bytes))
 
     for size, sold in groupby(rows, key=lambda row: text.format_memory_class(row.memory_bytes)):
-        for number, (key, same) in enumerate(groupby(sold, key=cells)):
-            table.add_row("" if number else size, *key, listed(row.gpu for row in same))
+        for number, (key, grouped) in enumerate(groupby(sold, key=cells)):
+            same = list(grouped)
+            safe = format_batch(min(row.max_batch_size_safe for row in same))
+            table.add_row("" if number else size, safe, *key, listed(row.gpu for row in same))
 
 
 def _print_example(cards: Sequence[FitRow], console: Console) -> None:
     """What holds the memory, on the smallest card that fits: on the others it is much the same."""
-    fitting = [row for row in cards if row.fits and row.breakdown is not None]
+    fitting = [row for row in cards if row.peak_reserved_bytes is not None and row.breakdown is not None]
     if not fitting:
         return
     row = min(fitting, key=_by_memory)

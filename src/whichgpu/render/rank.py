@@ -51,7 +51,7 @@ def print_rank(report: RankReport, console: Console) -> None:
 
     Cards with the same batches share a column, and each column's cards are listed below.
     """
-    print_title("Largest batch that fits, as a power of two", report.basis, console)
+    print_title("Largest batch that likely fits, as a power of two", report.basis, console)
     for workload, trace in report.traces.items():
         console.print(f"{workload}: traced {traced(trace)}.")
     columns = _columns(report)
