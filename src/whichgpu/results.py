@@ -323,9 +323,7 @@ def _connect(path: Path, read_only: bool, timeout_s: float) -> sqlite3.Connectio
 
 def _version(database: sqlite3.Connection, path: Path) -> int:
     """The version of a file's schema, 0 for an empty one; ResultsError where it is not ours or newer."""
-    (application,) = database.execute("PRAGMA application_id").fetchone()
-    (version,) = database.execute("PRAGMA user_version").fetchone()
-    (entries,) = database.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
+    application, version, entries = _head(database)
     if application != APPLICATION_ID and (application or version or entries):
         raise ResultsError(f"{path} is another program's SQLite file; name another file for results")
     if version > VERSION:
@@ -333,6 +331,23 @@ def _version(database: sqlite3.Connection, path: Path) -> int:
             f"{path} was written by a newer whichgpu (format {version}, this one knows {VERSION}); update whichgpu"
         )
     return int(version)
+
+
+def _head(database: sqlite3.Connection) -> tuple[int, int, int]:
+    """Whose file it is, its version, and how many entries its schema has, all at one moment.
+
+    One read after the other would see half of what another process is making.
+    """
+    queries = ("SELECT COUNT(*) FROM sqlite_master", "PRAGMA user_version", "PRAGMA application_id")
+    within = database.in_transaction
+    if not within:
+        database.execute("BEGIN")
+    try:
+        entries, version, application = (int(database.execute(query).fetchone()[0]) for query in queries)
+    finally:
+        if not within:
+            database.execute("ROLLBACK")
+    return application, version, entries
 
 
 def _prepare(database: sqlite3.Connection, path: Path, timeout_s: float) -> None:
