@@ -21,7 +21,7 @@ import msgspec
 
 from whichgpu.errors import TraceError
 
-FORMAT = 1
+FORMAT = 2  # 2: operators of the backward pass have a module and a source too; gradients and optimizer state a name
 
 Phase = Literal["setup", "forward", "backward", "optimizer", "other"]
 # What a storage holds. "input" is data handed to the step; "temporary" died before its phase was over;
@@ -57,8 +57,10 @@ class Op(msgspec.Struct, frozen=True, array_like=True, gc=False):
     outputs: tuple[Tensor, ...]
     attributes: dict[str, Any]  # arguments that are not tensors, by schema name, JSON-like values
     flops: int = 0
-    module: int = -1  # index into Trace.names: path of the module that ran it ("encoder.layer.0.output")
-    source: int = -1  # index into Trace.names: "file.py:12" in user code
+    # Where it comes from, as indices into Trace.names; an operator of the backward pass has those of the operator whose
+    # gradient it computes, where that is known.
+    module: int = -1  # path of the module that ran it ("encoder.layer.0.output")
+    source: int = -1  # "file.py:12": the innermost line that belongs neither to torch nor to whichgpu
 
 
 class Storage(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -67,7 +69,7 @@ class Storage(msgspec.Struct, frozen=True, array_like=True, gc=False):
     bytes: int
     category: Category
     op: int  # index of the operator that made it
-    name: int = -1  # index into Trace.names: parameter or buffer name where it has one
+    name: int = -1  # index into Trace.names: of the parameter or buffer that it is, or is the gradient or state of
 
 
 class Trace(msgspec.Struct, frozen=True, kw_only=True):
