@@ -14,6 +14,8 @@ import typer.main
 from whichgpu.advice import Breakdown, FitReport, FitRow, Price, RankReport, RankRow, TraceInfo
 from whichgpu.bench_report import BenchReport, BenchRow, Speed
 from whichgpu.cli import app
+from whichgpu.explanation import ExplainReport, Holder, Others, Span
+from whichgpu.remedies import LeftOut, Remedy
 from whichgpu.results import Environment, Measurement
 from whichgpu.tables import Cell, Table, TableCard, TableRow, TierRow, TierTable
 
@@ -45,8 +47,8 @@ whichgpu's own rules change. Files that a step reads as data are not watched: af
 JSON_HEAD = """\
 ## JSON output
 
-`--json` prints the record that the Python functions `whichgpu.fit`, `whichgpu.rank` and `whichgpu.bench.bench`
-return, with these keys. Sizes are whole bytes, `null` is unknown or not applicable. Keys may be added in later versions; those
+`--json` prints the record that the Python functions `whichgpu.fit`, `whichgpu.explain`, `whichgpu.rank` and
+`whichgpu.bench.bench` return, with these keys. Sizes are whole bytes, `null` is unknown or not applicable. Keys may be added in later versions; those
 listed keep their meaning. `whichgpu gpus --json` prints the catalogue's rows, each with its source and date.
 """
 
@@ -88,6 +90,60 @@ MEANINGS: dict[tuple[str, str], str] = {
     ("TraceInfo", "seconds"): "time that tracing took; 0 from the cache",
     ("TraceInfo", "cached"): "whether all traces came from the cache",
     ("TraceInfo", "torch_version"): "the torch that was traced",
+    ("ExplainReport", "workload"): "its name in canonical spelling",
+    ("ExplainReport", "batch_size"): "the batch size asked about",
+    ("ExplainReport", "basis"): "where the figures come from",
+    ("ExplainReport", "trace"): "how the workload was traced",
+    ("ExplainReport", "gpu"): "the card's name; `null` when none was named: then memory has no limit",
+    ("ExplainReport", "memory_bytes"): "what the card's driver shows",
+    ("ExplainReport", "context_bytes"): "CUDA context and loaded libraries, outside PyTorch",
+    ("ExplainReport", "verdict"): "of the batch size on the card, as for `fit`; `null` without a card",
+    ("ExplainReport", "max_batch_size"): "the largest batch that likely fits; 0 where not even 1 does",
+    ("ExplainReport", "max_batch_size_safe"): "the largest batch whose high end fits; 0 where that of not even 1 does",
+    ("ExplainReport", "peak_reserved_bytes"): "most that PyTorch takes, with room for it where the batch does not fit",
+    ("ExplainReport", "peak_allocated_bytes"): "most that tensors hold of it",
+    ("ExplainReport", "peak_step"): "step of that peak, from 0; `null` in the set-up",
+    ("ExplainReport", "peak_phase"): "phase of the step at that peak",
+    ("ExplainReport", "peak_op"): "operator at that peak",
+    ("ExplainReport", "timeline"): "phases of the set-up, the first step and a later one, in order",
+    ("ExplainReport", "holders"): "the ten largest at the allocated peak, the largest first",
+    ("ExplainReport", "others"): "the rest; with `holders` it adds up to the allocated peak",
+    ("ExplainReport", "remedies"): "what was tried to save memory, each by tracing the changed step",
+    ("ExplainReport", "left_out"): "what could not be tried",
+    ("ExplainReport", "snapshot"): "the file that `--snapshot` wrote",
+    ("ExplainReport", "notes"): "caveats",
+    ("Span", "step"): "from 0; `null` in the set-up",
+    ("Span", "phase"): "`setup`, `forward`, `backward`, `optimizer`, or `other` between these",
+    ("Span", "start_bytes"): "allocated when it begins",
+    ("Span", "most_bytes"): "most that is allocated in it",
+    ("Span", "end_bytes"): "allocated when it ends",
+    ("Span", "has_peak"): "whether the allocated peak of the whole run is first reached in it",
+    ("Holder", "category"): "what it is for",
+    ("Holder", "bytes"): "all of it, in blocks of the allocator",
+    ("Holder", "storages"): "how many tensors with memory of their own",
+    ("Holder", "op"): "operator that made them",
+    ("Holder", "module"): "path of the module, with `*` for the numbers of repeated layers; `null` outside of modules",
+    ("Holder", "modules"): "how many modules that path stands for",
+    (
+        "Holder",
+        "source",
+    ): "line that made them, the innermost that is neither torch's nor whichgpu's; of the forward pass for what its gradients need",
+    ("Others", "bytes"): "all of it",
+    ("Others", "storages"): "how many tensors with memory of their own",
+    ("Others", "holders"): "how many holders they would make",
+    ("Remedy", "remedy"): "what was tried",
+    ("Remedy", "change"): "what was done to the step; `key=value` are options of the workload",
+    ("Remedy", "peak_reserved_bytes"): "with the change, as above",
+    ("Remedy", "peak_allocated_bytes"): "with the change, as above",
+    ("Remedy", "saved_bytes"): "how much lower the reserved peak is; negative when the change takes more",
+    ("Remedy", "verdict"): "of the batch size on the card with the change; `null` without a card",
+    (
+        "Remedy",
+        "max_batch_size",
+    ): "as above, with the change; `null` also where each batch size would have to be traced",
+    ("Remedy", "max_batch_size_safe"): "as above, with the change",
+    ("LeftOut", "remedy"): "what was not tried",
+    ("LeftOut", "reason"): "why",
     ("RankReport", "workloads"): "names in the order asked for",
     ("RankReport", "basis"): "where the figures come from",
     ("RankReport", "traces"): "by workload, how it was traced",
@@ -248,6 +304,12 @@ WHERE = {
     FitRow: "each of `gpus` of `fit`",
     Breakdown: "`breakdown`",
     TraceInfo: "`trace`, and each of `traces`",
+    ExplainReport: "`whichgpu explain`",
+    Span: "each of `timeline` of `explain`",
+    Holder: "each of `holders` of `explain`",
+    Others: "`others` of `explain`",
+    Remedy: "each of `remedies` of `explain`",
+    LeftOut: "each of `left_out` of `explain`",
     RankReport: "`whichgpu rank`",
     RankRow: "each of `gpus` of `rank`",
     Price: "`buy` and `rent`",

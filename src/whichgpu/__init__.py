@@ -16,21 +16,24 @@ TYPE_CHECKING = False
 
 if TYPE_CHECKING:
     from whichgpu.advice import FitReport, RankReport
-    from whichgpu.api import fit, rank
+    from whichgpu.api import explain, fit, rank
     from whichgpu.errors import WhichGpuError
+    from whichgpu.explanation import ExplainReport
     from whichgpu.workload import describe
 
     __version__: str
 
 del TYPE_CHECKING
 
-__all__ = ["FitReport", "RankReport", "WhichGpuError", "describe", "fit", "rank"]
+__all__ = ["ExplainReport", "FitReport", "RankReport", "WhichGpuError", "describe", "explain", "fit", "rank"]
 
 _HOMES = {
+    "ExplainReport": ("whichgpu.explanation", "ExplainReport"),
     "FitReport": ("whichgpu.advice", "FitReport"),
     "RankReport": ("whichgpu.advice", "RankReport"),
     "WhichGpuError": ("whichgpu.errors", "WhichGpuError"),
     "describe": ("whichgpu.workload", "describe"),
+    "explain": ("whichgpu.api", "explain"),
     "fit": ("whichgpu.api", "fit"),
     "rank": ("whichgpu.api", "rank"),
 }

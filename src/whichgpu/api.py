@@ -1,4 +1,4 @@
-"""The questions that whichgpu answers, from Python: `fit` and `rank`.
+"""The questions that whichgpu answers, from Python: `fit`, `explain` and `rank`.
 
 The only place that joins tracing, the predictors and the catalogue. Nothing here computes memory or formats numbers.
 """
@@ -8,18 +8,23 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import cache as once
-from typing import cast
+from pathlib import Path
+from typing import NamedTuple, cast
 
-from whichgpu import advice, catalogue, tracing, workload
+import msgspec
+
+from whichgpu import advice, catalogue, explanation, remedies, tracing, workload
+from whichgpu import snapshot as snapshots
 from whichgpu.advice import FitReport, RankReport, TraceInfo
 from whichgpu.answers import Book, Traced, head
 from whichgpu.capability import CLASSES, class_of
-from whichgpu.errors import DataDependentError, InputError, StepError
+from whichgpu.errors import DataDependentError, InputError, StepError, WhichGpuError
+from whichgpu.explanation import ExplainReport
 from whichgpu.extrapolation import LineModel
-from whichgpu.intervals import Estimate, Evidence, Model, evidence_of, spread, spread_in_words
+from whichgpu.intervals import Estimate, Evidence, Model, Verdict, evidence_of, spread, spread_in_words
 from whichgpu.memory import MemoryModel
 from whichgpu.overheads import context_bytes
-from whichgpu.scaling import Scaled, Scaling, one_by_one, scaling
+from whichgpu.scaling import Scaled, Scaling, Single, one_by_one, scaling
 from whichgpu.torch_build import installed_torch
 from whichgpu.trace import Trace
 from whichgpu.trace_cache import cache_directory
@@ -101,6 +106,65 @@ def fit(
         )
 
 
+def explain(
+    name: str,
+    *,
+    batch_size: int | None = None,
+    gpu: str | None = None,
+    snapshot: str | Path | None = None,
+    cache: bool = True,
+    on_progress: Progress | None = None,
+) -> ExplainReport:
+    """Where does the memory of a step go, and what would the usual remedies save?
+
+    Each remedy is traced by itself, which takes seconds for each the first time. Without `gpu` memory has no limit, and
+    the rules are those of the H200. `snapshot` names a file for the predicted allocator events as a PyTorch memory
+    snapshot; an earlier file there is replaced. Raises subclasses of WhichGpuError.
+    """
+    if batch_size is not None and batch_size < 1:
+        raise InputError(f"batch size {batch_size}: it must be 1 or more")
+    cards = catalogue.load()
+    card = cards.find(gpu) if gpu is not None else None
+    capability = (card or cards.find(DEFAULT_CARD)).capability
+    room = max(card.memory_bytes - context_bytes(capability), 0) if card is not None else None
+    target = Path(snapshot).expanduser() if snapshot is not None else None
+    if target is not None:
+        snapshots.check_path(target)
+    ref = workload.parse(name)
+    with Predictor(ref, cache=cache, on_progress=on_progress, exact=True) as predictor:
+        if batch_size is not None:
+            predictor.check(batch_size, capability)
+        predictor.model(capability)
+        size = batch_size if batch_size is not None else predictor.default_batch_size()
+        look = _look(predictor, size, capability, room)
+        found = explanation.explained(look.model, look.trace, size, look.within_bytes)
+        if target is not None:
+            snapshots.write(snapshots.make(look.model.program(size), look.trace, look.within_bytes), target)
+        info, notes = predictor.info(), predictor.notes()
+    plans, left_out = remedies.plans(ref, look.trace, size, _no_bfloat16(card))
+    outcomes = [_try(plan, size, capability, room, look, cache=cache, on_progress=on_progress) for plan in plans]
+    if room is not None and look.within_bytes is None:
+        notes = (*notes, "the batch does not fit; what is shown is a run with as much memory as it wants")
+    return ExplainReport(
+        workload=ref.text,
+        batch_size=size,
+        basis="predicted",
+        trace=info,
+        gpu=card.name if card is not None else None,
+        memory_bytes=card.memory_bytes if card is not None else None,
+        context_bytes=context_bytes(capability) if card is not None else None,
+        verdict=look.verdict,
+        max_batch_size=look.largest,
+        max_batch_size_safe=look.safe,
+        peak_reserved_bytes=look.reserved_bytes,
+        **msgspec.structs.asdict(found),
+        remedies=tuple(one for one in outcomes if isinstance(one, remedies.Remedy)),
+        left_out=tuple(one for one in (*left_out, *outcomes) if isinstance(one, remedies.LeftOut)),
+        snapshot=str(target) if target is not None else None,
+        notes=notes,
+    )
+
+
 def rank(
     names: Sequence[str],
     *,
@@ -144,6 +208,94 @@ def rank(
         gpus=advice.ranked(chosen, answers, prices),
         notes=tuple(dict.fromkeys(notes)),
     )
+
+
+class _Look(NamedTuple):
+    """One batch size of a workload, looked at event for event."""
+
+    model: MemoryModel  # for this batch size alone
+    trace: Trace  # with the operators and storages of its events
+    verdict: Verdict | None  # None without a card, as are the largest batches
+    within_bytes: int | None  # the memory that it is replayed with; None: as much as it wants
+    largest: int | None
+    safe: int | None
+
+    reserved_bytes: int
+    allocated_bytes: int
+
+
+def _look(
+    predictor: Predictor, batch_size: int, capability: tuple[int, int], room_bytes: int | None, *, search: bool = True
+) -> _Look:
+    """A batch size on a card with so much room (None: no card); `search`: for the largest batches as well."""
+    estimate = predictor.estimate(capability)
+    source = predictor.source(batch_size, capability)
+    model = MemoryModel(lambda _: source, capability)
+    verdict = estimate.verdict(batch_size, room_bytes) if room_bytes is not None else None
+    fitting = room_bytes is not None and verdict in ("fits", "likely") and model.fits(batch_size, room_bytes)
+    within = room_bytes if fitting else None
+    result = model.replay(batch_size, within)
+    searched = search and room_bytes is not None
+    return _Look(
+        model=model,
+        trace=source.low,
+        verdict=verdict,
+        within_bytes=within,
+        largest=estimate.largest_batch(room_bytes) if searched and room_bytes is not None else None,
+        safe=estimate.largest_safe_batch(room_bytes) if searched and room_bytes is not None else None,
+        reserved_bytes=result.peak_reserved_bytes,
+        allocated_bytes=result.peak_allocated_bytes,
+    )
+
+
+def _try(
+    plan: remedies.Plan,
+    batch_size: int,
+    capability: tuple[int, int],
+    room_bytes: int | None,
+    before: _Look,
+    *,
+    cache: bool,
+    on_progress: Progress | None,
+) -> remedies.Remedy | remedies.LeftOut:
+    """What a remedy saves against the step as it is, or why it cannot be traced."""
+
+    def progress(line: str) -> None:
+        if on_progress is not None:
+            on_progress(f"{plan.remedy}: {line}")
+
+    size = plan.batch_size(batch_size)
+    try:
+        with Predictor(plan.ref, cache=cache, on_progress=progress, exact=True) as predictor:
+            if size != batch_size:  # the step was not tried at this one; the others follow from how it is changed
+                predictor.check(size, capability)
+            predictor.model(capability)
+            if predictor.info().kind != "fake":
+                return remedies.LeftOut(remedy=plan.remedy, reason="the changed step looks at computed values")
+            # where sizes do not follow the batch size, a search would trace each by itself
+            look = _look(predictor, size, capability, room_bytes, search=predictor.info().affine)
+    except WhichGpuError as error:
+        return remedies.LeftOut(remedy=plan.remedy, reason=remedies.reason_of(error, plan))
+    return remedies.Remedy(
+        remedy=plan.remedy,
+        change=plan.change,
+        peak_reserved_bytes=look.reserved_bytes,
+        peak_allocated_bytes=look.allocated_bytes,
+        saved_bytes=before.reserved_bytes - look.reserved_bytes,
+        verdict=look.verdict,
+        max_batch_size=plan.whole(look.largest),
+        max_batch_size_safe=plan.whole(look.safe),
+    )
+
+
+def _no_bfloat16(card: catalogue.Gpu | None) -> str | None:
+    """Why a card cannot compute in bfloat16; None if it can, or when no card was named."""
+    if card is None:
+        return None
+    build = installed_torch()
+    plain = catalogue.supports(card, build.version, build.cuda)
+    with_it = catalogue.supports(card, build.version, build.cuda, ["bfloat16"])
+    return next((problem for problem in with_it if problem not in plain), None)
 
 
 class Predictor:
@@ -225,6 +377,14 @@ class Predictor:
         if reason is not None:
             at = one_by_one(lambda size: self._tracers["fake"].trace_at(size, name))
             self._scalings[name] = Scaling(affine=False, reason=reason, at=at, example=scaled.example)
+
+    def source(self, batch_size: int, capability: tuple[int, int]) -> Scaled | Single:
+        """The events at a batch size, one by one: foretold where that can be, and else from a trace of its own."""
+        name = self._class_of(capability)
+        scaled = self._scalings[name]
+        if scaled.affine:
+            return scaled.at(batch_size)
+        return Single(self._tracers[self._kind or "fake"].trace_at(batch_size, name))
 
     def trace(self, capability: tuple[int, int]) -> Trace:
         """An example trace for a card's compute capability."""

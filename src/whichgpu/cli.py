@@ -111,6 +111,47 @@ def fit(
 
 
 @app.command()
+def explain(
+    *,
+    workload: Annotated[str, typer.Argument(metavar="WORKLOAD", help=_WORKLOAD)],
+    batch_size: Annotated[
+        str | None,
+        typer.Option("--batch-size", metavar="N", help="Samples per step; default: the workload's own."),
+    ] = None,
+    gpu: Annotated[
+        str | None,
+        typer.Option("--gpu", metavar="NAME", help="A card, to say whether it fits and what the largest batch is."),
+    ] = None,
+    snapshot: Annotated[
+        str | None,
+        typer.Option(
+            "--snapshot",
+            metavar="FILE",
+            help="Write the predicted allocations as a PyTorch memory snapshot, for https://docs.pytorch.org/memory_viz.",
+        ),
+    ] = None,
+    no_cache: NoCache = False,
+    json: Json = False,
+) -> None:
+    """Where does the memory go, and what would save some?
+
+    Shows the allocated memory over the phases of the step, what holds it at the peak (with the module and the line of
+    code that made it), and what the usual remedies would save, each from a trace of the changed step. Without --gpu:
+    by the rules of the H200, and without limit.
+    """
+    size = None if batch_size is None else text.parse_batch_size(batch_size)
+    from whichgpu import api  # noqa: PLC0415
+
+    with _progress() as on_progress:
+        report = api.explain(
+            workload, batch_size=size, gpu=gpu, snapshot=snapshot, cache=not no_cache, on_progress=on_progress
+        )
+    from whichgpu import render  # noqa: PLC0415
+
+    _print(report, json, lambda console: render.print_explain(report, console))
+
+
+@app.command()
 def rank(
     workloads: Annotated[list[str], typer.Argument(metavar="WORKLOAD...", help=_WORKLOAD)],
     no_cache: NoCache = False,

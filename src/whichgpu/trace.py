@@ -21,7 +21,9 @@ import msgspec
 
 from whichgpu.errors import TraceError
 
-FORMAT = 1
+FORMAT = 2  # 2: operators of the backward pass have a module and a source too; gradients and optimizer state a name
+
+_LEVEL = 1  # of compression: quick, and an eighth larger than the best
 
 Phase = Literal["setup", "forward", "backward", "optimizer", "other"]
 # What a storage holds. "input" is data handed to the step; "temporary" died before its phase was over;
@@ -57,8 +59,10 @@ class Op(msgspec.Struct, frozen=True, array_like=True, gc=False):
     outputs: tuple[Tensor, ...]
     attributes: dict[str, Any]  # arguments that are not tensors, by schema name, JSON-like values
     flops: int = 0
-    module: int = -1  # index into Trace.names: path of the module that ran it ("encoder.layer.0.output")
-    source: int = -1  # index into Trace.names: "file.py:12" in user code
+    # Where it comes from, as indices into Trace.names; an operator of the backward pass has those of the operator whose
+    # gradient it computes, where that is known.
+    module: int = -1  # path of the module that ran it ("encoder.layer.0.output")
+    source: int = -1  # "file.py:12": the innermost line that belongs neither to torch nor to whichgpu
 
 
 class Storage(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -67,7 +71,7 @@ class Storage(msgspec.Struct, frozen=True, array_like=True, gc=False):
     bytes: int
     category: Category
     op: int  # index of the operator that made it
-    name: int = -1  # index into Trace.names: parameter or buffer name where it has one
+    name: int = -1  # index into Trace.names: of the parameter or buffer that it is, or is the gradient or state of
 
 
 class Trace(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,7 +97,7 @@ def save(trace: Trace, path: Path) -> None:
     """Write a trace to `path` in one atomic step (MessagePack, deflated)."""
     temporary = path.with_name(path.name + ".part")
     try:
-        temporary.write_bytes(zlib.compress(msgspec.msgpack.encode(trace), 1))
+        temporary.write_bytes(zlib.compress(msgspec.msgpack.encode(trace), _LEVEL))
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
@@ -103,7 +107,10 @@ def save(trace: Trace, path: Path) -> None:
 def load(path: Path) -> Trace:
     """Read a trace; raises TraceError when it is damaged, inconsistent or of another format."""
     try:
-        raw = zlib.decompress(path.read_bytes())
+        packed = path.read_bytes()
+        if packed[:2] != zlib.compress(b"", _LEVEL)[:2]:  # zlib itself takes the header of any level
+            raise zlib.error("another header")
+        raw = zlib.decompress(packed)
         head = msgspec.msgpack.decode(raw, type=_Head)
     except (OSError, zlib.error, msgspec.MsgspecError) as error:
         raise TraceError(f"{path}: not a readable trace ({error}); delete it and trace again") from error

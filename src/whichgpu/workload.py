@@ -64,6 +64,7 @@ class WorkloadRef:
     target: str  # absolute path, dotted module, or a name in its library or the zoo
     function: str | None = None  # only for file and module
     options: dict[str, str] = field(default_factory=dict)
+    changes: tuple[str, ...] = ()  # made to its step while it is traced (capture/changes.py); `text` does not say them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +78,7 @@ class Workload:
     default_batch_size: int = DEFAULT_BATCH_SIZE
     precision: str | None = None  # one of the zoo's precisions; None where the step decides for itself
     dtypes: tuple[str, ...] = ()  # what it computes in, where known before tracing ("bfloat16")
+    sizes: Mapping[str, int] = field(default_factory=dict)  # options that set how large a sample is, with their values
     description: str = ""
     source_files: tuple[Path, ...] = ()  # the file itself or its config.json; `sources` adds what it imports
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from whichgpu.advice import Breakdown, FitReport, FitRow, RankReport, RankRow, Tier, TraceInfo
 from whichgpu.catalogue import Price
+from whichgpu.explanation import ExplainReport, Holder, Others, Span
 from whichgpu.intervals import Verdict
+from whichgpu.remedies import LeftOut, Remedy
 
 MIB = 1 << 20
 TRACE = TraceInfo(kind="fake", affine=True, seconds=4.23, torch_version="2.14.1")
@@ -134,5 +136,102 @@ def rank_report(cards: int = len(CARDS)) -> RankReport:
         basis="predicted",
         traces={"resnet50": TRACE, "gpt2": TraceInfo(kind="real-cpu", affine=False, seconds=31.0)},
         gpus=tuple(rows),
+        notes=("every card is taken with all of its memory free",),
+    )
+
+
+def span(step: int | None, phase: str, start: int, most: int, end: int, peak: bool = False) -> Span:
+    """A phase, in MiB."""
+    sizes = {"start_bytes": start * MIB, "most_bytes": most * MIB, "end_bytes": end * MIB}
+    return Span(step=step, phase=phase, has_peak=peak, **sizes)
+
+
+TIMELINE = (
+    span(None, "setup", 0, 421, 421),
+    span(0, "forward", 421, 2950, 2940),
+    span(0, "backward", 2940, 3060, 883),
+    span(0, "optimizer", 883, 2100, 1325),
+    span(2, "forward", 1325, 3890, 3780),
+    span(2, "backward", 3780, 3994, 1766, True),
+    span(2, "other", 1766, 1767, 1766),
+    span(2, "optimizer", 1766, 2209, 1325),
+)
+MICRO_BATCHES = tuple(
+    span(1, phase, 500, 900, 500, (number, phase) == (6, "backward"))
+    for number in range(12)
+    for phase in ("forward", "backward")
+)
+
+
+def explain_report(gpu: str | None = "RTX 4090", timeline: tuple[Span, ...] = TIMELINE) -> ExplainReport:
+    """What `whichgpu explain bert-base` could answer."""
+    named = gpu is not None
+    holders = (
+        Holder(
+            category="activation",
+            bytes=1152 * MIB,
+            storages=24,
+            op="aten.addmm.default",
+            module="bert.encoder.layer.*.intermediate.dense",
+            modules=12,
+            source="transformers/models/bert/modeling_bert.py:337",
+        ),
+        Holder(
+            category="optimizer_state",
+            bytes=179 * MIB,
+            storages=1,
+            op="aten.zeros_like.default",
+            module="bert.embeddings.word_embeddings",
+            modules=1,
+            source=None,
+        ),
+        Holder(
+            category="workspace", bytes=32 * MIB, storages=1, op="aten.mm.default", module=None, modules=0, source=None
+        ),
+    )
+    remedies = (
+        Remedy(
+            remedy="activation checkpointing",
+            change="checkpoint=1",
+            peak_reserved_bytes=2450 * MIB,
+            peak_allocated_bytes=2301 * MIB,
+            saved_bytes=1950 * MIB,
+            verdict="fits" if named else None,
+            max_batch_size=1314 if named else None,
+            max_batch_size_safe=1290 if named else None,
+        ),
+        Remedy(
+            remedy="fused optimizer",
+            change="fused=1",
+            peak_reserved_bytes=4406 * MIB,
+            peak_allocated_bytes=3994 * MIB,
+            saved_bytes=-6 * MIB,
+            verdict="fits" if named else None,
+            max_batch_size=None,
+            max_batch_size_safe=None,
+        ),
+    )
+    return ExplainReport(
+        workload="bert-base",
+        batch_size=32,
+        basis="predicted",
+        trace=TRACE,
+        gpu=gpu,
+        memory_bytes=24564 * MIB if named else None,
+        context_bytes=771 * MIB if named else None,
+        verdict="fits" if named else None,
+        max_batch_size=260 if named else None,
+        max_batch_size_safe=255 if named else None,
+        peak_reserved_bytes=4400 * MIB,
+        peak_allocated_bytes=3994 * MIB,
+        peak_step=2,
+        peak_phase="backward",
+        peak_op="aten._log_softmax_backward_data.default",
+        timeline=timeline,
+        holders=holders,
+        others=Others(bytes=2631 * MIB, storages=608, holders=70),
+        remedies=remedies,
+        left_out=(LeftOut(remedy="8-bit optimizer", reason="its kernels are no part of PyTorch and cannot be traced"),),
+        snapshot="bert.pickle" if named else None,
         notes=("every card is taken with all of its memory free",),
     )

@@ -405,6 +405,98 @@ def test_bad_input_is_refused_before_anything_is_traced(
     assert [] == world.asked
 
 
+# ---- explain --------------------------------------------------------------------------------------------
+
+
+SAVING = (*TRAINING[:2], Call((Made(0, MIB, "activation"),), name="aten.mm.default"), *TRAINING[3:])
+
+
+def test_an_explanation_agrees_with_fit(world: World) -> None:
+    """The same card and batch size give the same peaks, largest batch and phase of the peak."""
+    (row,) = api.fit("bert-base", batch_size=8, gpus=["RTX 3060"]).gpus
+    report = whichgpu.explain("bert-base", batch_size=8, gpu="RTX 3060")
+
+    for key in (
+        "gpu memory_bytes verdict peak_reserved_bytes peak_allocated_bytes context_bytes max_batch_size "
+        "max_batch_size_safe"
+    ).split():
+        assert getattr(row, key) == getattr(report, key)
+    assert (row.peak_phase, row.peak_op) == (report.peak_phase, report.peak_op)
+
+
+def test_a_remedy_is_what_fit_says_of_the_changed_workload(world: World) -> None:
+    """Its peak, what it saves and its largest batch are those of the workload with that option."""
+    world.calls = {"bert-base?checkpoint=1": SAVING}
+    report = api.explain("bert-base", batch_size=64, gpu="RTX 3060")
+    (row,) = api.fit("bert-base?checkpoint=1", batch_size=64, gpus=["RTX 3060"]).gpus
+    found = next(remedy for remedy in report.remedies if remedy.remedy == "activation checkpointing")
+
+    assert (row.peak_reserved_bytes, row.max_batch_size) == (found.peak_reserved_bytes, found.max_batch_size)
+    assert report.peak_reserved_bytes - found.peak_reserved_bytes == found.saved_bytes
+    assert found.saved_bytes > 0
+
+
+def test_a_divided_batch_counts_twice(world: World) -> None:
+    """Gradient accumulation is foretold at half the batch size, and its largest batch is two of these."""
+    world.runs_at = lambda batch_size: batch_size != 30
+    report = api.explain("bert-base", batch_size=60, gpu="RTX 3060")
+    assert "gradient accumulation" in {left_out.remedy for left_out in report.left_out}
+
+    world.runs_at = lambda _: True
+    report = api.explain("bert-base", batch_size=60, gpu="RTX 3060")
+    (half,) = api.fit("bert-base", batch_size=30, gpus=["RTX 3060"]).gpus
+    found = next(remedy for remedy in report.remedies if remedy.remedy == "gradient accumulation")
+    assert (half.peak_reserved_bytes, 2 * half.max_batch_size) == (found.peak_reserved_bytes, found.max_batch_size)
+
+
+def test_without_a_card_memory_has_no_limit(world: World) -> None:
+    """There is no largest batch then, and the rules are those of Hopper."""
+    report = api.explain("bert-base", batch_size=1 << 20)
+
+    assert [None] * 4 == [report.gpu, report.verdict, report.max_batch_size, report.memory_bytes]
+    assert {None} == {remedy.verdict for remedy in report.remedies}
+    assert {"9.0"} == {capability for _, _, capability in world.asked}
+
+
+def test_a_batch_that_does_not_fit_is_explained_all_the_same(world: World) -> None:
+    """Holders and peaks are those of a card with room for it, and a note says so."""
+    report = api.explain("bert-base", batch_size=4096, gpu="RTX 3060")
+
+    assert "no" == report.verdict
+    assert report.peak_reserved_bytes > report.memory_bytes
+    assert any("does not fit" in note for note in report.notes)
+    assert report.peak_allocated_bytes == sum(held.bytes for held in report.holders) + report.others.bytes
+
+
+def test_a_snapshot_is_written_where_it_was_asked_for(world: World, tmp_path: Path) -> None:
+    """The report names the file, and the file is there."""
+    report = api.explain("bert-base", batch_size=8, snapshot=tmp_path / "s.pickle")
+
+    assert str(tmp_path / "s.pickle") == report.snapshot
+    assert (tmp_path / "s.pickle").stat().st_size > 0
+
+
+def test_values_that_cannot_be_explained_are_refused_before_anything_is_traced(world: World, tmp_path: Path) -> None:
+    """Batch size 0, an unknown card and a place that cannot be written to."""
+    with pytest.raises(InputError, match="1 or more"):
+        api.explain("bert-base", batch_size=0)
+    with pytest.raises(CatalogueError):
+        api.explain("bert-base", gpu="RTX 9999")
+    with pytest.raises(InputError, match="is a folder"):
+        api.explain("bert-base", snapshot=tmp_path)
+    assert [] == world.asked
+
+
+def test_what_cannot_be_foretold_is_explained_from_a_trace_of_its_own(world: World) -> None:
+    """A step that looks at values is traced at the batch size asked about, and no remedy is tried."""
+    world.fake_fails = DataDependentError("the step branches on a value")
+    report = api.explain("bert-base", batch_size=5)
+
+    assert "real-cpu" == report.trace.kind
+    assert () == report.remedies
+    assert {left_out.reason for left_out in report.left_out}
+
+
 # ---- rank -----------------------------------------------------------------------------------------------
 
 SMALL = (Call((Made(100 * MIB, 0, "weight"),)), Call((Made(0, MIB),)))

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import typer.main
-from example_reports import fit_report, rank_report
+from example_reports import explain_report, fit_report, rank_report
 
 import whichgpu
 from whichgpu import cli
@@ -25,6 +25,7 @@ ROOT = Path(__file__).parents[2]
 OPTIONS = {
     "": ["--version"],
     "fit": ["WORKLOAD", "--batch-size", "--gpu", "--memory-limit", "--optimizer", "--no-cache", "--json"],
+    "explain": ["WORKLOAD", "--batch-size", "--gpu", "--snapshot", "--no-cache", "--json"],
     "rank": ["WORKLOAD...", "--no-cache", "--json"],
     "bench": [
         "WORKLOAD...",
@@ -74,6 +75,10 @@ class FakeApi(types.ModuleType):
     def fit(self, workload: str, **options: Any) -> Any:
         """Answer with a made-up report."""
         return self._answer(fit_report(), workload, options)
+
+    def explain(self, workload: str, **options: Any) -> Any:
+        """Answer with a made-up explanation."""
+        return self._answer(explain_report(), workload, options)
 
     def rank(self, workloads: list[str], **options: Any) -> Any:
         """Answer with a made-up ranking."""
@@ -155,7 +160,7 @@ def test_help_names_the_commands(arguments: list[str]) -> None:
     """Without a command, and with --help, the commands are listed."""
     done = python("-m", "whichgpu", *arguments)
     assert 0 == done.returncode
-    for command in ("fit", "rank", "gpus", "zoo"):
+    for command in ("fit", "explain", "rank", "gpus", "zoo"):
         assert f"\n  {command} " in done.stdout
 
 
@@ -209,6 +214,15 @@ def test_fit_leaves_what_is_not_said_open(api: FakeApi) -> None:
         "cache": True,
         "on_progress": None,
     } == options
+
+
+def test_explain_passes_everything_on(api: FakeApi) -> None:
+    """Each option of explain reaches the call, and what is not given is None."""
+    assert 0 == run("explain", *"resnet50 --batch-size 64 --gpu 4090 --snapshot s.pickle --no-cache".split())
+    assert 0 == run("explain", "resnet50", "--json")
+    given = {"batch_size": 64, "gpu": "4090", "snapshot": "s.pickle", "cache": False, "on_progress": None}
+    left = {"batch_size": None, "gpu": None, "snapshot": None, "cache": True, "on_progress": None}
+    assert [("resnet50", given), ("resnet50", left)] == api.calls
 
 
 def test_rank_passes_all_workloads(api: FakeApi) -> None:

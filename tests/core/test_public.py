@@ -11,7 +11,7 @@ import pytest
 
 import whichgpu
 
-PUBLIC = ["FitReport", "RankReport", "WhichGpuError", "describe", "fit", "rank"]
+PUBLIC = ["ExplainReport", "FitReport", "RankReport", "WhichGpuError", "describe", "explain", "fit", "rank"]
 
 
 def in_a_fresh_interpreter(code: str) -> str:

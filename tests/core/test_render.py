@@ -10,12 +10,13 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from example_reports import CARDS, P100_NOTE, fit_report, fit_row, rank_report
+from example_reports import CARDS, MICRO_BATCHES, P100_NOTE, explain_report, fit_report, fit_row, rank_report
 from example_reports import price as example_price
 from rich.console import Console
 
 from whichgpu import catalogue, render
 from whichgpu.advice import FitReport, RankReport
+from whichgpu.explanation import ExplainReport
 
 GOLDEN = Path(__file__).parents[1] / "data" / "golden"
 
@@ -39,6 +40,11 @@ def fit_text(report: FitReport, detailed: bool = False, width: int = 80) -> str:
     return printed(lambda console: render.print_fit(report, console, detailed=detailed), width)
 
 
+def explain_text(report: ExplainReport, width: int = 80) -> str:
+    """An explanation as printed."""
+    return printed(lambda console: render.print_explain(report, console), width)
+
+
 def ranking_text(report: RankReport, width: int = 80) -> str:
     """A ranking as printed."""
     return printed(lambda console: render.print_rank(report, console), width)
@@ -55,6 +61,8 @@ def rank_text(cards: int = len(CARDS), width: int = 80) -> str:
         ("fit_all.txt", lambda: fit_text(fit_report(limit=True))),
         ("fit_named.txt", lambda: fit_text(fit_report(named=("RTX 4090", "RTX 2060", "GTX 970")), True)),
         ("fit_one_batch.txt", lambda: fit_text(fit_report(batch_size=1))),
+        ("explain.txt", lambda: explain_text(explain_report())),
+        ("explain_no_card.txt", lambda: explain_text(explain_report(None, MICRO_BATCHES))),
         ("rank.txt", rank_text),
         ("rank_wide.txt", lambda: rank_text(24, width=132)),
     ],
@@ -75,6 +83,7 @@ def test_no_line_is_wider_than_the_terminal_or_ends_in_blanks(width: int) -> Non
         fit_text(fit_report(), width=width),
         fit_text(fit_report(), True, width),
         rank_text(60, width),
+        explain_text(explain_report(), width),
     ):
         for line in output.splitlines():
             assert len(line) <= width, line
@@ -303,3 +312,33 @@ def test_json_is_the_record() -> None:
     """Reading the JSON back gives the record that was printed."""
     report = fit_report(limit=True)
     assert report == msgspec.json.decode(render.to_json(report), type=FitReport)
+
+
+def test_the_keys_of_explain_are_stable() -> None:
+    """Programs rely on the JSON keys of explain and their order: this list only grows."""
+    found = json.loads(render.to_json(explain_report()))
+    assert (
+        "workload batch_size basis trace gpu memory_bytes context_bytes verdict max_batch_size max_batch_size_safe "
+        "peak_reserved_bytes peak_allocated_bytes peak_step peak_phase peak_op timeline holders others remedies left_out snapshot notes"
+    ).split() == list(found)
+    assert "step phase start_bytes most_bytes end_bytes has_peak".split() == list(found["timeline"][0])
+    assert "category bytes storages op module modules source".split() == list(found["holders"][0])
+    assert "bytes storages holders".split() == list(found["others"])
+    keys = (
+        "remedy change peak_reserved_bytes peak_allocated_bytes saved_bytes verdict max_batch_size max_batch_size_safe"
+    )
+    assert keys.split() == list(found["remedies"][0])
+    assert ["remedy", "reason"] == list(found["left_out"][0])
+
+
+def test_a_step_with_many_phases_shows_its_ends_and_its_peak() -> None:
+    """Of two dozen phases the first and last are shown, the one with the peak, and how many are not."""
+    output = explain_text(explain_report(None, MICRO_BATCHES))
+    assert "... 16 more" in output
+    assert 1 == output.count("< peak")
+
+
+def test_bars_are_plain_where_the_terminal_is() -> None:
+    """A terminal that knows ASCII only gets bars of it."""
+    file = io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors="strict")
+    assert "#---" in _printed(lambda console: render.print_explain(explain_report(), console), file, 80)

@@ -39,8 +39,8 @@ class Pretence:
         self.backward_calls = 0
         self.optimizer_steps = 0
         self.compiled = False
-        self.gradient_storages: set[int] = set()
-        self.state_storages: set[int] = set()
+        self.gradient_storages: dict[int, int] = {}  # id of the parameter by storage
+        self.state_storages: dict[int, int] = {}
         self._undo: list[tuple[Any, str, Any]] = []
         self._hooks: list[Any] = []
         self._backward_depth = 0
@@ -388,6 +388,7 @@ class Pretence:
 
         def run_backward(*args: Any, **kwargs: Any) -> Any:
             before = recorder.phase
+            stack, recorder.module_stack = recorder.module_stack, []  # what runs now is no part of the caller's module
             self._backward_depth += 1
             if self._backward_depth == 1:
                 self.backward_calls += 1
@@ -395,10 +396,12 @@ class Pretence:
             try:
                 return plain_run(*args, **kwargs)
             finally:
+                recorder.module_stack = stack
                 self._backward_depth -= 1
                 if self._backward_depth == 0:
                     recorder.phase = "other" if before == "forward" else before
 
+        recorder.begins_backward(run_backward.__code__)
         self.set(torch.autograd.graph, "_engine_run_backward", run_backward)
         self.set(torch.autograd, "_engine_run_backward", run_backward)
 
@@ -436,15 +439,16 @@ class Pretence:
                 if parameter.grad is not None:
                     index = self.recorder.index_of(parameter.grad)
                     if index is not None:
-                        self.gradient_storages.add(index)
+                        self.gradient_storages[index] = id(parameter)
 
     def _note_state(self, optimizer: Any) -> None:
-        tensors: list[Tensor] = []
-        _gather(list(optimizer.state.values()), tensors)
-        for tensor in tensors:
-            index = self.recorder.index_of(tensor)
-            if index is not None and self.recorder.storage_phase[index] != "setup":
-                self.state_storages.add(index)
+        for parameter, state in optimizer.state.items():
+            tensors: list[Tensor] = []
+            _gather(state, tensors)
+            for tensor in tensors:
+                index = self.recorder.index_of(tensor)
+                if index is not None and self.recorder.storage_phase[index] != "setup":
+                    self.state_storages[index] = id(parameter)
 
 
 def _own(function: Any) -> Any:

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import gc
 import math
+import os
 import sys
 import weakref
+from bisect import bisect_right
 from typing import Any
 
 import torch
@@ -36,6 +38,13 @@ _NO_DATA = {"_unsafe_view", "_reshape_alias", "lift_fresh", "lift", "alias", "de
 _RESIZES = {"resize_", "resize_as_", "set_"}
 # Reads the host must wait for; answered from known values, or a stand-in, or not at all.
 _UNKNOWN_FLOAT = 1.0
+
+_next_sequence_number = torch.autograd._get_sequence_nr
+_USERS, _MACHINERY, _AUTOGRAD = -1, -2, -3  # whose code it is
+_NOWHERE = (-1, -1)
+_TORCH, _OWN, _STANDARD = (
+    os.path.join(os.path.dirname(folder), "") for folder in (torch.__file__, os.path.dirname(__file__), os.__file__)
+)
 
 
 class _Birth(weakref.ref):
@@ -123,6 +132,12 @@ class Recorder(TorchDispatchMode):
         self._shapes: dict[Any, _Shapes] = {}
         self._sources: dict[Any, int] = {}
         self.source_names: list[str] = []
+        # Nodes of autograd's graph are numbered in the order in which they are made; those from a number on, up to the
+        # next one here, were made at the place of the same index.
+        self._node_numbers: list[int] = []
+        self._node_places: list[tuple[int, int]] = []
+        self._next_node = _next_sequence_number()
+        self._noted: tuple[int, int] | None = None  # the place of the operator that is dispatched, once it is known
         self._patched_tables()
 
     # ---- what belongs to the GPU ------------------------------------------------------------------
@@ -184,6 +199,12 @@ class Recorder(TorchDispatchMode):
     # ---- dispatch ---------------------------------------------------------------------------------
 
     def _dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self._noted = None
+        if (number := _next_sequence_number()) != self._next_node:
+            self._noted = self._place()
+            self._node_numbers.append(self._next_node)
+            self._node_places.append(self._noted)
+            self._next_node = number
         kwargs = dict(kwargs) if kwargs else {}
         info = self._infos.get(func)
         if info is None:
@@ -521,27 +542,47 @@ class Recorder(TorchDispatchMode):
         return (*_describe_shape(tensor), -1 if index is None else index)
 
     def _op(self, info: _FuncInfo, inputs: Any, outputs: Any, shapes: _Shapes) -> tuple[Any, ...]:
-        module = self.module_stack[-1] if self.module_stack else -1
-        source = self._source() if self.phase in ("setup", "forward", "other") else -1
+        module, source = self._noted or self._place()
         return (info.name, self.phase, self.step, inputs, outputs, shapes.attributes, shapes.flops or 0, module, source)
 
-    def _source(self) -> int:
-        """Where in the user's code we are: the innermost frame outside torch and whichgpu."""
-        frame = sys._getframe(1)
+    def begins_backward(self, code: Any) -> None:
+        """What is called from a frame of this code, with no user's frame between, is autograd's own."""
+        self._sources[code] = _AUTOGRAD
+
+    def _place(self) -> tuple[int, int]:
+        """The module (its id) that runs, and where in the user's code we are: the innermost frame of neither torch nor
+        whichgpu, -1 for none.
+
+        An operator that autograd runs by itself belongs where the operator ran whose gradient it computes; what the user's
+        code runs inside the backward pass (recomputed layers, functions with a backward of their own, hooks) where it runs.
+        """
+        module = self.module_stack[-1] if self.module_stack else -1
+        frame = sys._getframe(2)
         while frame is not None:
             code = frame.f_code
             place = self._sources.get(code)
             if place is None:
-                place = self._sources[code] = -1 if _is_machinery(code.co_filename) else 0
-            if place == 0:
+                place = self._sources[code] = _MACHINERY if _is_machinery(code.co_filename) else _USERS
+            if place == _USERS:
                 key = (code, frame.f_lineno)
                 number = self._sources.get(key)
                 if number is None:
-                    number = self._sources[key] = len(self.source_names) + 1
+                    number = self._sources[key] = len(self.source_names)
                     self.source_names.append(f"{code.co_filename}:{frame.f_lineno}")
-                return number - 1
+                return (module if module != -1 else self._node_place()[0]), number
+            if place == _AUTOGRAD and (node := self._node_place()) is not _NOWHERE:
+                return (module if module != -1 else node[0]), node[1]
             frame = frame.f_back
-        return -1
+        return module, -1
+
+    def _node_place(self) -> tuple[int, int]:
+        """Where the node of autograd's graph was made that runs now."""
+        node = torch._C._current_autograd_node()
+        if node is None:
+            return _NOWHERE
+        index = bisect_right(self._node_numbers, node._sequence_nr()) - 1
+        # the nodes that add gradients up belong to parameters and have the largest number there is
+        return self._node_places[index] if index >= 0 and node._sequence_nr() < self._next_node else _NOWHERE
 
     def _patched_tables(self) -> None:
         # filled by capture.composites: operators without a usable meta or CPU kernel
@@ -560,14 +601,8 @@ Recorder.__torch_dispatch__ = Recorder._dispatch
 
 
 def _is_machinery(filename: str) -> bool:
-    return (
-        "/torch/" in filename
-        or "/whichgpu/" in filename
-        or filename.startswith("<")
-        or (
-            "/lib/python3" in filename.replace("site-packages", "").split("/site-packages/")[0]
-            and "site-packages" not in filename
-        )
+    return filename.startswith(("<", _TORCH, _OWN)) or (
+        filename.startswith(_STANDARD) and "site-packages" not in filename and "dist-packages" not in filename
     )
 
 

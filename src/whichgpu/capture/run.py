@@ -58,7 +58,7 @@ def capture(
                 result = _call(name, batch_size, "step", lambda: step(batch_size))
                 del result
                 gc.collect()
-            names = _names(recorder, {**parameters, **_parameters()})
+            names = _names(recorder, pretence, {**parameters, **_parameters()})
             # deaths from here on are the process ending, not the step
             events = list(recorder.events)
             recorder.alive.clear()
@@ -110,24 +110,43 @@ def _seed() -> None:
 
 def _parameters() -> dict[int, tuple[Any, str, str]]:
     """id -> (tensor, name, category) for every parameter and buffer of every module alive."""
-    modules = [item for item in gc.get_objects() if issubclass(type(item), torch.nn.Module)]
-    children = {id(child) for module in modules for child in module._modules.values() if child is not None}
     found: dict[int, tuple[Any, str, str]] = {}
-    for module in modules:
-        if id(module) in children:
-            continue
+    for module, prefix in _roots():
         for path, parameter in module.named_parameters():
-            found.setdefault(id(parameter), (parameter, path, "weight"))
+            found.setdefault(id(parameter), (parameter, prefix + path, "weight"))
         for path, buffer in module.named_buffers():
-            found.setdefault(id(buffer), (buffer, path, "buffer"))
+            found.setdefault(id(buffer), (buffer, prefix + path, "buffer"))
     for item in gc.get_objects():
         if type(item) is torch.nn.Parameter and id(item) not in found:
             found[id(item)] = (item, "", "weight")
     return found
 
 
-def _names(recorder: Recorder, parameters: dict[int, tuple[Any, str, str]]) -> dict[int, tuple[str, str]]:
-    """Storage index -> (category, name)."""
+def _roots() -> list[tuple[Any, str]]:
+    """Every module alive that belongs to no other, and what stands before paths in it, where two have the same paths."""
+    modules = [item for item in gc.get_objects() if issubclass(type(item), torch.nn.Module)]
+    children = {id(child) for module in modules for child in module._modules.values() if child is not None}
+    roots = [module for module in modules if id(module) not in children]
+    parts = [
+        name
+        for root in roots
+        for held in (root._modules, root._parameters, root._buffers)
+        for name, value in held.items()
+        if value is not None
+    ]
+    if len(set(parts)) == len(parts):
+        return [(root, "") for root in roots]
+    kinds = [type(root).__name__ for root in roots]
+    numbers = [
+        f" {kinds[: index + 1].count(kind)}" if kinds.count(kind) > 1 else "" for index, kind in enumerate(kinds)
+    ]
+    return [(root, f"{kind}{number}.") for root, kind, number in zip(roots, kinds, numbers, strict=True)]
+
+
+def _names(
+    recorder: Recorder, pretence: Pretence, parameters: dict[int, tuple[Any, str, str]]
+) -> dict[int, tuple[str, str]]:
+    """Storage index -> (category, name); gradients and optimizer state have the name of their parameter."""
     found: dict[int, tuple[str, str]] = {}
     for tensor, path, category in parameters.values():
         index = recorder.index_of(tensor)
@@ -137,6 +156,11 @@ def _names(recorder: Recorder, parameters: dict[int, tuple[Any, str, str]]) -> d
         index = recorder.index_of(grad) if grad is not None else None
         if index is not None:
             found.setdefault(index, ("gradient", path))
+    by_category = {"gradient": pretence.gradient_storages, "optimizer_state": pretence.state_storages}
+    for category, storages in by_category.items():
+        for index, parameter in storages.items():
+            known = parameters.get(parameter)
+            found.setdefault(index, (category, known[1] if known is not None else ""))
     return found
 
 
@@ -168,7 +192,7 @@ def _finish(
         for op_name, phase, step, inputs, outputs, attributes, flops, module, source in recorder.ops
     )
     storages = tuple(
-        trace.Storage(size, *_category(index, recorder, pretence, names, ops, table))
+        trace.Storage(size, *_category(index, recorder, names, ops, table))
         for index, size in enumerate(recorder.storage_bytes)
     )
     return trace.Trace(
@@ -211,7 +235,6 @@ def _tensor(raw: tuple[Any, ...]) -> trace.Tensor:
 def _category(
     index: int,
     recorder: Recorder,
-    pretence: Pretence,
     names: dict[int, tuple[str, str]],
     ops: tuple[trace.Op, ...],
     table: _NameTable,
@@ -220,10 +243,6 @@ def _category(
     if index in names:
         category, path = names[index]
         return category, op, table.add(path) if path else -1  # type: ignore[return-value]
-    if index in pretence.gradient_storages:
-        return "gradient", op, -1
-    if index in pretence.state_storages:
-        return "optimizer_state", op, -1
     phase = recorder.storage_phase[index]
     if phase == "setup":
         return "buffer", op, -1
@@ -235,14 +254,13 @@ def _category(
 
 
 def _module_paths(recorder: Recorder) -> dict[int, str]:
-    """id of a module that was called -> its path below the outermost module that was called."""
+    """id of a module that was called -> its path in the outermost module that it belongs to."""
     found: dict[int, str] = {}
-    nested = {id(child) for module in recorder.modules.values() for child in module.modules() if child is not module}
+    for root, prefix in _roots():
+        for path, child in root.named_modules():
+            found.setdefault(id(child), f"{prefix}{path}".rstrip(".") or type(root).__name__)
     for number, module in recorder.modules.items():
-        if number in nested:
-            continue
-        for path, child in module.named_modules():
-            found.setdefault(id(child), path or type(module).__name__)
+        found.setdefault(number, type(module).__name__)
     return found
 
 

@@ -11,6 +11,7 @@ started, and the scratch directory that the first request named.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import gc
 import importlib.metadata
 import json
@@ -89,11 +90,14 @@ def _load(ref: WorkloadRef) -> Any:
         ) from error
     torch.set_num_threads(1)  # children are forked: no thread pool may exist before that
     import whichgpu.capture.run  # noqa: F401 - loaded once, before the forks
+    from whichgpu.capture.changes import changed
 
     _set_aside()
     sys.dont_write_bytecode = True  # the user's folder stays as it is
     try:
         workload = load(ref)
+        if ref.changes:
+            workload = dataclasses.replace(workload, setup=changed(workload.setup, ref.changes))
     except KeyboardInterrupt as error:  # raised by the user's code itself: the signal is ignored here
         raise errors.WorkloadError(f"{ref.text} cannot be loaded: {failure_line(error)}") from error
     if ref.scheme not in ("file", "module"):
@@ -326,6 +330,7 @@ def _with_workload(made: trace.Trace, workload: Any) -> trace.Trace:
         "default_batch_size": workload.default_batch_size,
         "description": workload.description,
         "precision": workload.precision,
+        "sizes": dict(workload.sizes),
     }
     return msgspec.structs.replace(made, facts=facts)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from whichgpu.render.accuracy import print_accuracy, to_markdown
 from whichgpu.render.bench import print_bench
 from whichgpu.render.common import make_console, to_json, trimmed
+from whichgpu.render.explain import print_explain
 from whichgpu.render.fit import print_fit
 from whichgpu.render.lists import print_gpus, print_zoo
 from whichgpu.render.rank import print_rank
@@ -19,6 +20,7 @@ __all__ = [
     "make_console",
     "print_accuracy",
     "print_bench",
+    "print_explain",
     "print_fit",
     "print_gpus",
     "print_rank",

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from whichgpu import text
 from whichgpu.advice import Basis, TraceInfo
+from whichgpu.intervals import Verdict
 
 BASIS: dict[Basis, str] = {
     "predicted": "predicted (no GPU was used)",
@@ -23,6 +24,12 @@ BASIS: dict[Basis, str] = {
 }
 _TRACED = {"fake": "with fake tensors", "real-cpu": "with real tensors on the CPU"}
 DOES_NOT_RUN = "*"
+VERDICTS: dict[Verdict, tuple[str, str]] = {
+    "fits": ("fits", "green"),
+    "likely": ("likely fits", "yellow"),
+    "tight": ("is tight", "yellow"),
+    "no": ("does not fit", "yellow"),
+}
 _HARD_BLANK = "\ue000"  # a blank at which Rich does not break a line; it would at U+00A0
 
 

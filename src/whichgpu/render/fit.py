@@ -14,6 +14,7 @@ from whichgpu import text
 from whichgpu.advice import Breakdown, FitReport, FitRow
 from whichgpu.intervals import Verdict
 from whichgpu.render.common import (
+    VERDICTS,
     add_column,
     format_batch,
     listed,
@@ -77,16 +78,8 @@ def _print_card(row: FitRow, batch_size: int, console: Console) -> None:
         console.print(Padding(_bars(row.breakdown, console), (0, 0, 0, 4)))
 
 
-_SAID: dict[Verdict, tuple[str, str]] = {
-    "fits": ("fits", "green"),
-    "likely": ("likely fits", "yellow"),
-    "tight": ("is tight", "yellow"),
-    "no": ("does not fit", "yellow"),
-}
-
-
 def _verdict(row: FitRow, name: str, batch_size: int) -> Text:
-    said, style = _SAID[row.verdict]
+    said, style = VERDICTS[row.verdict]
     said = f"batch size {text.format_count(batch_size)} {said}"
     if row.verdict == "no" and not row.max_batch_size:
         said, style = "not even batch size 1 fits", "red"

@@ -41,6 +41,7 @@ def build(options: Mapping[str, str]) -> Workload:
         precision=recipe.settings.precision,
         dtypes=recipe.settings.dtypes,
         description="BERT-base, masked-LM and next-sentence pre-training",
+        sizes=recipe.sizes,
     )
 
 
@@ -71,6 +72,7 @@ def make_recipe(options: Mapping[str, str]) -> Recipe:
         compute_loss=compute_loss,
         optimizer_arguments=OPTIMIZER,
         parameter_groups=parameter_groups,
+        sizes=plan.sizes(),
     )
 
 

@@ -34,6 +34,7 @@ def build(options: Mapping[str, str]) -> Workload:
         precision=recipe.settings.precision,
         dtypes=recipe.settings.dtypes,
         description="BERT-base, fine-tuning on SQuAD question answering",
+        sizes=recipe.sizes,
     )
 
 

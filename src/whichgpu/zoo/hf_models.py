@@ -79,6 +79,7 @@ TASKS = {
 def build(target: str, options: Mapping[str, str], **about: Any) -> Workload:
     """The workload that trains a model type or a config.json; raises WorkloadError for what it cannot be."""
     plan = Plan(target, options)
+    recipe = plan.recipe()
     facts = {
         "name": plan.where,
         "unit": plan.task.unit,
@@ -88,8 +89,9 @@ def build(target: str, options: Mapping[str, str], **about: Any) -> Workload:
         "dtypes": plan.settings.dtypes,
         "description": f"transformers {plan.model_type}, {plan.task_name}",
         "source_files": (Path(target),) if os.path.isabs(target) else (),
+        "sizes": recipe.sizes,
     }
-    return Workload(setup=plan.recipe().setup, **{**facts, **about})
+    return Workload(setup=recipe.setup, **{**facts, **about})
 
 
 def make_recipe(target: str, options: Mapping[str, str]) -> Recipe:
@@ -146,7 +148,15 @@ class Plan:
             make_batch=make_batch[self.task.inputs],
             compute_loss=lambda model, batch: model(**batch).loss,
             optimizer_arguments={},
+            sizes=self.sizes(),
         )
+
+    def sizes(self) -> dict[str, int]:
+        """What a sample's size is set by, with its value."""
+        by_input = {"text": {"seq": self.sequence}, "pair": {"seq": self.sequence}, "audio": {"seconds": self.seconds}}
+        if self.task.inputs == "image":
+            return {"size": self.size}
+        return by_input.get(self.task.inputs, {})
 
     def make_model(self) -> torch.nn.Module:
         """The model of the task, with random weights."""

@@ -33,6 +33,7 @@ def build(model: str, options: Mapping[str, str], **about: Any) -> Workload:
         "precision": recipe.settings.precision,
         "dtypes": recipe.settings.dtypes,
         "description": f"timm {model}, image classification",
+        "sizes": recipe.sizes,
     }
     return Workload(setup=recipe.setup, **{**facts, **about})
 
@@ -75,6 +76,7 @@ def make_recipe(name: str, options: Mapping[str, str], where: str | None = None)
         compute_loss=lambda model, batch: F.cross_entropy(model(batch[0]), batch[1]),
         optimizer_arguments={},
         channels_last=channels_last,
+        sizes={"size": height} if height == width else {},
     )
 
 

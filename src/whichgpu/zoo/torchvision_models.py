@@ -45,6 +45,7 @@ def build(model: str, options: Mapping[str, str], **about: Any) -> Workload:
         "precision": recipe.settings.precision,
         "dtypes": recipe.settings.dtypes,
         "description": f"torchvision {model}, {kind}",
+        "sizes": recipe.sizes,
     }
     return Workload(setup=recipe.setup, **{**facts, **about})
 
@@ -119,6 +120,7 @@ def _classification(name: str, reader: Options, settings: Settings) -> Recipe:
         make_batch=make_batch,
         compute_loss=compute_loss,
         channels_last=channels_last,
+        sizes={"size": size},
     )
 
 
@@ -146,6 +148,7 @@ def _segmentation(name: str, reader: Options, settings: Settings) -> Recipe:
         make_batch=make_batch,
         compute_loss=compute_loss,
         channels_last=channels_last,
+        sizes={"size": size},
     )
 
 
@@ -162,7 +165,15 @@ def _video(name: str, reader: Options, settings: Settings) -> Recipe:
         clips = random_images((count, 3, frames, size, size), device, dtype)
         return clips, torch.randint(0, classes, (count,), device=device)
 
-    return _recipe(name, reader, settings, arguments=arguments, make_batch=make_batch, compute_loss=_cross_entropy)
+    return _recipe(
+        name,
+        reader,
+        settings,
+        arguments=arguments,
+        make_batch=make_batch,
+        compute_loss=_cross_entropy,
+        sizes={"size": size},
+    )
 
 
 def _detection(name: str, reader: Options, settings: Settings) -> Recipe:
@@ -237,6 +248,7 @@ def _recipe(
     make_batch: Any,
     compute_loss: Any,
     channels_last: bool = False,
+    sizes: Mapping[str, int] | None = None,
 ) -> Recipe:
     def make_model() -> torch.nn.Module:
         try:
@@ -252,4 +264,5 @@ def _recipe(
         compute_loss=compute_loss,
         optimizer_arguments={},
         channels_last=channels_last,
+        sizes=sizes or {},
     )

@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -39,6 +39,7 @@ class Recipe:
     optimizer_arguments: dict[str, Any]  # besides those in the settings: betas, eps, lr
     parameter_groups: Callable[[torch.nn.Module], Iterable[Any]] | None = None
     channels_last: bool = False
+    sizes: Mapping[str, int] = field(default_factory=dict)  # options that set how large a sample is, with their values
 
     def setup(self, device: torch.device | str) -> Callable[[int], torch.Tensor]:
         """Build model and optimizer on `device`; the step returns the last micro batch's loss, detached."""
