@@ -281,6 +281,7 @@ class _Bench:
             speeds = self._speeds(search.largest, limit, known, tally)
             if tally.trouble == "out_of_memory":  # it ran for a few steps, but not for many
                 tally.trouble = None
+                last[search.largest] = "out_of_memory"
                 search.tell(search.largest, "too large", None, None)
                 continue
             break
