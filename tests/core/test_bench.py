@@ -175,7 +175,7 @@ def test_one_batch_size(scene: Scene) -> None:
 def test_a_batch_that_runs_out_of_memory_later(scene: Scene) -> None:
     """A batch that fits for a few steps but not for many is not the answer: the next smaller one that lasts is."""
     row = scene.run("20 fit, fewer for long", time_budget_s=1).rows[0]
-    assert (19, True) == (row.max_batch_size, row.exact)
+    assert (19, True, "out_of_memory") == (row.max_batch_size, row.exact, row.stopped_by)
     assert 19 == row.speeds[0].batch_size
 
 
