@@ -6,7 +6,7 @@ best fit from the small (up to 1 MiB) or large pool, split, merged again when fr
 driver; when that fails, every unsplit cached segment is given back and the driver is asked once more.
 
 Assumes one device, one stream (so a free completes at once), no CUDA graphs, private pools or
-`record_stream`, and a driver that hands out ascending addresses; addresses only break ties between free
+`record_stream`, and a driver that places segments as `Addresses` says; addresses only break ties between free
 blocks of equal size. Does not cover `garbage_collection_threshold`, `roundup_power2_divisions`, a changed
 `large_segment_size_mb`, the `cudaMallocAsync` backend, or the end of an expandable segment's address space
 (9/8 of the card's memory).
@@ -32,6 +32,9 @@ MAX_UNSPLIT_EXCESS_BYTES = LARGE_SEGMENT_BYTES
 
 # Address space of one expandable segment: a multiple of both page sizes and never used up.
 _EXPANDABLE_SPACE_BYTES = LARGE_SEGMENT_BYTES << 24
+_REGION_BYTES = 32 << 20  # of address space, that the driver takes at once
+_CONTEXT_HOLES_BYTES = (2 << 20, 24 << 20)  # that a new context leaves
+_CONTEXT_ADDRESS = 1 << 50  # regions go downwards from here
 _SIZE_SHIFT = 64  # a free block's key is size << 64 | address, so keys sort as BlockComparatorSize does
 
 
@@ -161,12 +164,58 @@ def segment_size(rounded_bytes: int) -> int:
     return -(-rounded_bytes // LARGE_STEP_BYTES) * LARGE_STEP_BYTES
 
 
+class Addresses:
+    """Where the driver puts segments: in the lowest hole that has room, else in a new region below all others.
+
+    A region is a multiple of 32 MiB, and what its first segment leaves of it is a hole. A new context has two holes,
+    above all regions. So it was for segments of six training steps on an NVIDIA H200 (driver 580.159.04); of other
+    cards and drivers this is not known. Addresses here are in units of `unit_bytes`, and a block's least size apart, so
+    that blocks of two segments never touch.
+    """
+
+    def __init__(self, unit_bytes: int = 1) -> None:
+        self._region = _REGION_BYTES // unit_bytes
+        self._apart = MIN_BLOCK_BYTES // unit_bytes
+        self._lowest = _CONTEXT_ADDRESS // unit_bytes
+        # address and room of each hole, by address
+        self._holes = [
+            (self._lowest + 2 * number * self._region, size // unit_bytes)
+            for number, size in enumerate(_CONTEXT_HOLES_BYTES, 1)
+        ]
+
+    def place(self, size: int) -> int:
+        """The address of a new segment."""
+        for at, (address, room) in enumerate(self._holes):
+            if room > size:
+                self._holes[at] = (address + size + self._apart, room - size)
+                return address
+            if room == size:
+                del self._holes[at]
+                return address
+        region = -(-size // self._region) * self._region
+        self._lowest -= 2 * region  # room for the distances between its segments
+        if region > size:
+            self._holes.insert(0, (self._lowest + size + self._apart, region - size))
+        return self._lowest
+
+    def give_back(self, address: int, size: int) -> None:
+        """Make a hole of a segment, with the holes that it touches."""
+        at = bisect_left(self._holes, (address, 0))
+        if at < len(self._holes) and self._holes[at][0] == address + size + self._apart:
+            size += self._holes.pop(at)[1]
+        if at and sum(self._holes[at - 1]) + self._apart == address:
+            address, before = self._holes.pop(at - 1)
+            size += before
+            at -= 1
+        self._holes.insert(at, (address, size))
+
+
 class CachingAllocator:
     """The allocator itself, one request at a time; its counters are plain attributes, named as in torch.
 
     `limit_bytes` is the most that all segments may add up to, None for no limit. `place` gives the address of
     a new segment of so many bytes, for those who know what the driver answered (not asked for expandable
-    segments); the default is ascending.
+    segments); the default is what `Addresses` says.
     """
 
     def __init__(
@@ -189,8 +238,9 @@ class CachingAllocator:
         self.reserved_bytes = self.peak_reserved_bytes = 0
         self.num_alloc_retries = 0
         self.segment_allocs: list[int] = []  # what the driver was asked for, in order
-        self._place = place or self._ascending
-        self._next_address = 0
+        self._addresses = Addresses()
+        self._place = place or self._addresses.place
+        self._next_space = 0
         self._expandable = config.expandable_segments
         self._max_split = max_split
         self._plain = not self._expandable and max_split is None
@@ -302,9 +352,9 @@ class CachingAllocator:
 
     # Everything below runs only when no cached block serves a request.
 
-    def _ascending(self, size: int) -> int:
-        address = self._next_address
-        self._next_address += size
+    def _next_expandable(self) -> int:
+        address = self._next_space
+        self._next_space += _EXPANDABLE_SPACE_BYTES
         return address
 
     def _may_split(self, pool: _Pool, size: int) -> bool:
@@ -362,6 +412,7 @@ class CachingAllocator:
     def _release(self, block: Block) -> None:
         block.pool.remove(block)
         del self._segments[block.address]
+        self._addresses.give_back(block.address, block.size)
         self.reserved_bytes -= block.size
 
     def _release_oversize(self, pool: _Pool, size: int) -> bool:
@@ -413,7 +464,7 @@ class CachingAllocator:
                 look = look.next
             if room >= size:
                 return block
-        address = self._ascending(_EXPANDABLE_SPACE_BYTES)
+        address = self._next_expandable()
         space = Block(address, _EXPANDABLE_SPACE_BYTES, pool, None, None)
         self._segments[space.address] = space
         pool.add_unmapped(space)
@@ -635,7 +686,7 @@ def _replay_by_steps(
 #
 # Sizes and addresses are in units of MIN_BLOCK_BYTES. A free block is its key, size << _ADDRESS_BITS | address. `edges` has the key of a
 # free block at the addresses of both its ends. They cannot be confused, as free blocks that touch are merged: what
-# starts where a live block ends is behind it, what ends where it starts is before it. Segments are one unit apart, so
+# starts where a live block ends is behind it, what ends where it starts is before it. Segments are at least one unit apart, so
 # that blocks of two segments never touch.
 
 _UNIT_BITS = MIN_BLOCK_BYTES.bit_length() - 1
@@ -657,7 +708,7 @@ def _replay_plain(
     large: list[int] = []
     edges: dict[int, int] = {}
     segments: dict[int, int] = {}  # size by address
-    next_address = 1
+    driver = Addresses(MIN_BLOCK_BYTES)
     requested = peak_requested = allocated = peak_allocated = reserved = peak_reserved = released_cache = 0
     reserved_at = peak_at = failed_at = None
     for index, entry in enumerate(program):
@@ -689,7 +740,7 @@ def _replay_plain(
             else:
                 segment = segment_size(size << _UNIT_BITS) >> _UNIT_BITS
                 if reserved + segment > limit:
-                    reserved -= _release_segments(segments, edges, small, large)
+                    reserved -= _release_segments(segments, edges, small, large, driver)
                     released_cache += 1
                     if reserved + segment > limit:
                         if entry - 1 in optional:
@@ -698,8 +749,7 @@ def _replay_plain(
                             continue
                         failed_at = index
                         break
-                address = next_address
-                next_address += segment + 1
+                address = driver.place(segment)
                 segments[address] = segment
                 reserved += segment
                 if reserved > peak_reserved:
@@ -758,7 +808,9 @@ def _replay_plain(
     )
 
 
-def _release_segments(segments: dict[int, int], edges: dict[int, int], small: list[int], large: list[int]) -> int:
+def _release_segments(
+    segments: dict[int, int], edges: dict[int, int], small: list[int], large: list[int], driver: Addresses
+) -> int:
     """Give every segment that is one free block back to the driver; how much that is."""
     free = [
         (address, size) for address, size in segments.items() if edges.get(address) == size << _ADDRESS_BITS | address
@@ -767,6 +819,7 @@ def _release_segments(segments: dict[int, int], edges: dict[int, int], small: li
         keys = small if size == _SMALL_SEGMENT else large
         del keys[bisect_left(keys, size << _ADDRESS_BITS | address)]
         del edges[address], edges[address + size], segments[address]
+        driver.give_back(address, size)
     return sum(size for _, size in free)
 
 
