@@ -20,6 +20,8 @@ from typing import Literal
 
 import msgspec
 
+from whichgpu.addresses import Addresses
+
 # c10/core/AllocatorConfig.h, torch 2.14.1 (in c10/cuda/CUDACachingAllocator.cpp before 2.10, same values)
 MIN_BLOCK_BYTES = 512  # kMinBlockSize
 SMALL_BYTES = 1 << 20  # kSmallSize: largest request of the small pool
@@ -32,9 +34,6 @@ MAX_UNSPLIT_EXCESS_BYTES = LARGE_SEGMENT_BYTES
 
 # Address space of one expandable segment: a multiple of both page sizes and never used up.
 _EXPANDABLE_SPACE_BYTES = LARGE_SEGMENT_BYTES << 24
-_REGION_BYTES = 32 << 20  # of address space, that the driver takes at once
-_CONTEXT_HOLES_BYTES = (2 << 20, 24 << 20)  # that a new context leaves
-_CONTEXT_ADDRESS = 1 << 50  # regions go downwards from here
 _SIZE_SHIFT = 64  # a free block's key is size << 64 | address, so keys sort as BlockComparatorSize does
 
 
@@ -164,52 +163,6 @@ def segment_size(rounded_bytes: int) -> int:
     return -(-rounded_bytes // LARGE_STEP_BYTES) * LARGE_STEP_BYTES
 
 
-class Addresses:
-    """Where the driver puts segments: in the lowest hole that has room, else in a new region below all others.
-
-    A region is a multiple of 32 MiB, and what its first segment leaves of it is a hole. A new context has two holes,
-    above all regions. So it was for segments of six training steps on an NVIDIA H200 (driver 580.159.04); of other
-    cards and drivers this is not known. Addresses here are in units of `unit_bytes`, and a block's least size apart, so
-    that blocks of two segments never touch.
-    """
-
-    def __init__(self, unit_bytes: int = 1) -> None:
-        self._region = _REGION_BYTES // unit_bytes
-        self._apart = MIN_BLOCK_BYTES // unit_bytes
-        self._lowest = _CONTEXT_ADDRESS // unit_bytes
-        # address and room of each hole, by address
-        self._holes = [
-            (self._lowest + 2 * number * self._region, size // unit_bytes)
-            for number, size in enumerate(_CONTEXT_HOLES_BYTES, 1)
-        ]
-
-    def place(self, size: int) -> int:
-        """The address of a new segment."""
-        for at, (address, room) in enumerate(self._holes):
-            if room > size:
-                self._holes[at] = (address + size + self._apart, room - size)
-                return address
-            if room == size:
-                del self._holes[at]
-                return address
-        region = -(-size // self._region) * self._region
-        self._lowest -= 2 * region  # room for the distances between its segments
-        if region > size:
-            self._holes.insert(0, (self._lowest + size + self._apart, region - size))
-        return self._lowest
-
-    def give_back(self, address: int, size: int) -> None:
-        """Make a hole of a segment, with the holes that it touches."""
-        at = bisect_left(self._holes, (address, 0))
-        if at < len(self._holes) and self._holes[at][0] == address + size + self._apart:
-            size += self._holes.pop(at)[1]
-        if at and sum(self._holes[at - 1]) + self._apart == address:
-            address, before = self._holes.pop(at - 1)
-            size += before
-            at -= 1
-        self._holes.insert(at, (address, size))
-
-
 class CachingAllocator:
     """The allocator itself, one request at a time; its counters are plain attributes, named as in torch.
 
@@ -238,8 +191,8 @@ class CachingAllocator:
         self.reserved_bytes = self.peak_reserved_bytes = 0
         self.num_alloc_retries = 0
         self.segment_allocs: list[int] = []  # what the driver was asked for, in order
-        self._addresses = Addresses()
-        self._place = place or self._addresses.place
+        self._addresses = Addresses(1, MIN_BLOCK_BYTES)
+        self._place = place
         self._next_space = 0
         self._expandable = config.expandable_segments
         self._max_split = max_split
@@ -396,7 +349,7 @@ class CachingAllocator:
             return None
         if self._expandable:
             return self._expand(pool, size)
-        block = Block(self._place(asked), asked, pool, None, None)
+        block = Block((self._place or self._addresses.place)(asked), asked, pool, None, None)
         self._segments[block.address] = block
         self._reserve(asked)
         return block
@@ -412,7 +365,8 @@ class CachingAllocator:
     def _release(self, block: Block) -> None:
         block.pool.remove(block)
         del self._segments[block.address]
-        self._addresses.give_back(block.address, block.size)
+        if self._place is None:
+            self._addresses.give_back(block.address, block.size)
         self.reserved_bytes -= block.size
 
     def _release_oversize(self, pool: _Pool, size: int) -> bool:
@@ -686,7 +640,7 @@ def _replay_by_steps(
 #
 # Sizes and addresses are in units of MIN_BLOCK_BYTES. A free block is its key, size << _ADDRESS_BITS | address. `edges` has the key of a
 # free block at the addresses of both its ends. They cannot be confused, as free blocks that touch are merged: what
-# starts where a live block ends is behind it, what ends where it starts is before it. Segments are at least one unit apart, so
+# starts where a live block ends is behind it, what ends where it starts is before it. `Addresses` keeps segments apart, so
 # that blocks of two segments never touch.
 
 _UNIT_BITS = MIN_BLOCK_BYTES.bit_length() - 1
@@ -708,7 +662,7 @@ def _replay_plain(
     large: list[int] = []
     edges: dict[int, int] = {}
     segments: dict[int, int] = {}  # size by address
-    driver = Addresses(MIN_BLOCK_BYTES)
+    driver = Addresses(MIN_BLOCK_BYTES, 1)
     requested = peak_requested = allocated = peak_allocated = reserved = peak_reserved = released_cache = 0
     reserved_at = peak_at = failed_at = None
     for index, entry in enumerate(program):
@@ -745,7 +699,8 @@ def _replay_plain(
                     if reserved + segment > limit:
                         if entry - 1 in optional:
                             for slot in optional[entry - 1]:
-                                blocks[slot + 1] = 0
+                                if not addresses[slot + 1]:  # what is there already is given back as ever
+                                    blocks[slot + 1] = 0
                             continue
                         failed_at = index
                         break

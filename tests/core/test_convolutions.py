@@ -1,0 +1,158 @@
+"""Convolutions: what cuDNN is asked for, and the workspaces that it takes."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from whichgpu.trace import Op, Tensor
+from whichgpu.workspaces import cudnn, temporaries
+from whichgpu.workspaces.convolution import problems
+from whichgpu.workspaces.cudnn import Problem
+
+HOPPER = (9, 0)
+ANSWERS = Path(__file__).parents[2] / "tools" / "workspace_grid" / "heuristics.jsonl.gz"
+
+
+def last(*shape: int, dtype: str = "float32") -> Tensor:
+    """A tensor of images with channels last."""
+    _, channels, height, width = shape
+    return Tensor(shape, dtype, (channels * height * width, 1, width * channels, channels))
+
+
+def first(*shape: int, dtype: str = "float32") -> Tensor:
+    """A contiguous tensor."""
+    return Tensor(shape, dtype)
+
+
+def convolution(source: Tensor, weight: Tensor, **attributes: Any) -> Op:
+    """A forward pass with a padding of one."""
+    return Op("aten.convolution.default", "forward", 0, (source, weight), (), {"padding": [1, 1], **attributes})
+
+
+def backward(grad: Tensor, source: Tensor, weight: Tensor, **attributes: Any) -> Op:
+    """A backward pass with a padding of one."""
+    name = "aten.convolution_backward.default"
+    return Op(name, "backward", 0, (grad, source, weight), (), {"padding": [1, 1], **attributes})
+
+
+def test_vgg_workspace_is_the_answer_of_cudnn() -> None:
+    """A convolution that the table knows takes what cuDNN answered: of VGG-16 at 16 images, 411,189,395 bytes."""
+    found = temporaries(convolution(first(16, 64, 224, 224), first(64, 64, 3, 3)), HOPPER)
+    assert [pytest.approx(411_189_395, rel=0.002)] == [one.bytes for one in found]
+
+
+def test_answers_come_out_as_they_were_given() -> None:
+    """Of 500 answers of cuDNN at several batch sizes, 99 % come out within 1 MiB or 1 % of operands and workspace."""
+    near = []
+    with gzip.open(ANSWERS, "rt", encoding="utf-8") as lines:
+        next(lines)
+        for line in lines:
+            record = json.loads(line)
+            if len(record["n"]) < 4 or record["t"] or len(near) >= 500:
+                continue
+            place = len(record["n"]) // 2
+            batch, size = record["n"][place], record.get("bytes_all", record["bytes"])[0][place]
+            dtype = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}.get(record["dtype"], record["dtype"])
+            sides = ((batch, *record["x"]), tuple(record["w"]), (batch, *record["y"]))
+            how = (tuple(record[name]) for name in "spd")
+            problem = Problem("forward", *sides, *how, record["g"], dtype, record["last"])
+            touched = size + cudnn.needs(problem)[cudnn.FORMULAS.index("all")]
+            near.append(abs(size - cudnn.workspace_bytes(problem)) <= max(1 << 20, 0.01 * touched))
+    assert len(near) == 500
+    assert sum(near) >= 495
+
+
+def test_the_table_is_for_the_features_and_formulas_of_the_module() -> None:
+    """Numbers in the packaged trees mean what the module takes them for."""
+    assert cudnn.FEATURES == cudnn.table().features
+    assert cudnn.FORMULAS == cudnn.table().formulas
+
+
+def test_each_feature_and_formula_has_a_name() -> None:
+    """Features and formulas are as many as their names."""
+    (problem,) = problems(convolution(first(2, 8, 9, 9), first(4, 8, 3, 3)))
+    assert len(cudnn.FEATURES) == len(cudnn.features(problem))
+    assert len(cudnn.FORMULAS) == len(cudnn.needs(problem))
+
+
+def test_backward_gives_one_workspace_back_before_the_next_gradient() -> None:
+    """The input gradient's workspace is gone before the weight gradient is allocated."""
+    image = first(16, 64, 224, 224)
+    found = temporaries(backward(image, image, first(64, 64, 3, 3), output_mask=[True, True, False]), HOPPER)
+    assert [(1, 1), (2, 2)] == [(one.before_output, one.freed_before) for one in found]
+
+
+def test_backward_asks_for_what_the_mask_names() -> None:
+    """Of a first layer only the weight gradient is asked for; the bias needs no cuDNN."""
+    op = backward(first(4, 8, 9, 9), first(4, 3, 9, 9), first(8, 3, 3, 3), output_mask=[False, True, True])
+    assert ["filter"] == [problem.direction for problem in problems(op)]
+
+
+def test_transposed_convolution_is_an_input_gradient() -> None:
+    """Its forward pass is the input gradient of the plain convolution, whose input is the larger image."""
+    op = convolution(first(4, 8, 9, 9), first(8, 6, 4, 4), transposed=True, stride=[2, 2])
+    (problem,) = problems(op)
+    assert ("data", (4, 6, 18, 18), (4, 8, 9, 9)) == (problem.direction, problem.input, problem.output)
+
+
+def test_tf32_that_is_not_allowed_is_float32() -> None:
+    """Full precision has trees of its own."""
+    asked = [
+        problems(convolution(first(1, 8, 9, 9), first(8, 8, 3, 3), allow_tf32=allowed))[0].dtype
+        for allowed in (True, False)
+    ]
+    assert ["tf32", "float32"] == asked
+
+
+@pytest.mark.parametrize(
+    ("tensor", "by_cudnn"),
+    [
+        (first(8, 64, 14, 14), False),
+        (first(8, 64, 14, 14, dtype="bfloat16"), False),
+        (first(8, 64, 14, 14, dtype="float16"), True),
+        (first(8, 16, 14, 14, dtype="float16"), False),
+        (first(8, 64, 6, 6, dtype="float16"), False),
+        (last(8, 64, 14, 14), True),
+    ],
+)
+def test_depthwise_convolutions_mostly_run_in_pytorch(tensor: Tensor, by_cudnn: bool) -> None:
+    """cuDNN gets those with channels last, and in float16 those with enough channels and width."""
+    channels = tensor.shape[1]
+    op = convolution(tensor, first(channels, 1, 3, 3, dtype=tensor.dtype), groups=channels)
+    assert by_cudnn == bool(problems(op))
+
+
+def test_input_is_copied_where_only_the_weight_has_channels_last() -> None:
+    """The convolution runs with channels last, and a copy of its input is made before the result."""
+    source = first(8, 64, 28, 28)
+    found = temporaries(convolution(source, last(64, 64, 3, 3)), HOPPER)
+    assert (8 * 64 * 28 * 28 * 4, 0) == (found[0].bytes, found[0].before_output)
+    assert problems(convolution(source, last(64, 64, 3, 3)))[0].channels_last
+
+
+def test_transposed_sequence_runs_with_channels_last() -> None:
+    """One axis is an image of height one: a sequence whose channels are fastest stays as it is."""
+    sequence = Tensor((8, 64, 100), "float32", (6400, 1, 64))
+    op = Op("aten.convolution.default", "forward", 0, (sequence, first(64, 64, 3)), (), {"padding": [1]})
+    assert problems(op)[0].channels_last
+    assert all(one.bytes != 8 * 64 * 100 * 4 for one in temporaries(op, HOPPER))
+
+
+@given(st.integers(1, 3000))
+def test_pieces_hold_until_the_next_one(batch: int) -> None:
+    """The line of a piece goes on to the next piece; after a single point it leads to the next one."""
+    pieces = [(2, 8, 200, 800), (16, 16, 100, 100), (32, 64, 320, 640)]
+    found = cudnn.between(pieces, batch)
+    if batch < 16:
+        assert 100 * batch == found
+    elif batch < 32:
+        assert 100 <= found <= 320
+    else:
+        assert 10 * batch == found
