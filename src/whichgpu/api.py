@@ -21,7 +21,7 @@ from whichgpu.capability import CLASSES, class_of
 from whichgpu.errors import DataDependentError, InputError, StepError, WhichGpuError
 from whichgpu.explanation import ExplainReport
 from whichgpu.extrapolation import LineModel
-from whichgpu.intervals import Estimate, Evidence, Model, Verdict, evidence_of, spread, spread_in_words
+from whichgpu.intervals import Estimate, Evidence, Model, Verdict, kinds_of, least_sure, spread_in_words, widest
 from whichgpu.memory import MemoryModel
 from whichgpu.overheads import context_bytes
 from whichgpu.scaling import Scaled, Scaling, Single, one_by_one, scaling
@@ -324,7 +324,7 @@ class Predictor:
         books = {kind: tracer.book() for kind, tracer in self._tracers.items()}
         self._book = next((book for book in books.values() if book), Book())
         self._answered = len(self._book)
-        self._evidence: dict[str, Evidence] = {}  # by class of cards
+        self._evidence: dict[str, tuple[Evidence, ...]] = {}  # by class of cards
         self._told: set[Evidence] = set()
 
     def __enter__(self) -> Predictor:
@@ -354,10 +354,10 @@ class Predictor:
         """The memory model for a card's compute capability, and how sure it is."""
         model = self.model(capability)
         evidence = self._evidence[self._class_of(capability)]
-        if isinstance(model, LineModel) and evidence != "compiled":
-            evidence = "line"
-        self._told.add(evidence)
-        return Estimate(model, spread(evidence, capability))
+        if isinstance(model, LineModel):
+            evidence = (*evidence, "line")
+        self._told.add(least_sure(evidence))
+        return Estimate(model, widest(evidence, capability))
 
     def check(self, batch_size: int, capability: tuple[int, int]) -> None:
         """Trace the batch size that is asked about too, where that is cheap: the step may fail at just this one.
@@ -448,7 +448,7 @@ class Predictor:
                 return name
         name = self._kept_like(own) or own
         self._scalings[name] = scaled = self._trace(name)
-        self._evidence[name] = evidence_of(scaled.example)
+        self._evidence[name] = kinds_of(scaled.example)
         self._book.traced[name] = Traced(
             kind=scaled.example.kind,
             batch_sizes=self._sizes,
@@ -464,7 +464,7 @@ class Predictor:
         """The scaling as it came out earlier; traces are read when something is asked that has no answer yet."""
         self._kind, self._sizes = traced.kind, traced.batch_sizes
         self._failures.update(traced.failures)
-        self._evidence[name] = cast("Evidence", traced.evidence)
+        self._evidence[name] = cast("tuple[Evidence, ...]", traced.evidence)
         whole = once(lambda: self._trace(name))
         return Scaling(
             affine=traced.affine, reason=traced.reason, at=lambda size: whole().at(size), example=traced.example

@@ -166,6 +166,27 @@ def test_the_evidence_is_told_by_the_trace(trace: Trace, line: bool, evidence: E
     assert evidence == intervals.evidence_of(trace, line=line)
 
 
+@pytest.mark.parametrize("capability", [intervals.MEASURED, (8, 6)])
+@pytest.mark.parametrize(
+    ("trace", "line"),
+    [
+        (trace_of(CONVOLUTION, compiled=True, cudnn_benchmark=True), False),
+        (trace_of(CONVOLUTION, cudnn_benchmark=True), True),
+        (trace_of(("aten._cudnn_rnn.default", 0), CONVOLUTION), False),
+        (trace_of(CONVOLUTION, compiled=True), True),
+    ],
+)
+def test_a_step_of_several_kinds_is_as_unsure_as_each(trace: Trace, line: bool, capability: tuple[int, int]) -> None:
+    """No kind hides another: the interval is as wide as that of any, and the widest one is told."""
+    kinds = intervals.kinds_of(trace, line=line)
+    found = intervals.widest(kinds, capability)
+    each = [intervals.spread(kind, capability) for kind in kinds]
+
+    assert 2 <= len(kinds)
+    assert (max(one.low for one in each), max(one.high for one in each)) == (found.low, found.high)
+    assert max(intervals.fitted(kind).high for kind in kinds) == intervals.fitted(intervals.least_sure(kinds)).high
+
+
 @pytest.mark.parametrize("evidence", get_args(Evidence))
 def test_cards_that_were_not_measured_are_less_sure(evidence: Evidence) -> None:
     """Every kind of step has a spread; elsewhere than on the measured card its high end is wider; all but the narrowest is told."""
