@@ -172,9 +172,8 @@ def _row(
 
 
 def dtypes_used(trace: Trace) -> tuple[str, ...]:
-    """Dtypes that decide whether a card can run the step ("bfloat16", "tf32", ...)."""
-    found = [dtype for dtype in trace.facts.get("dtypes", ()) if dtype == "bfloat16" or dtype.startswith("float8")]
-    return (*found, "tf32") if trace.facts.get("tf32_matmul") else tuple(found)
+    """Dtypes that decide whether a card can run the step ("bfloat16", ...); TF32 is left off where a card lacks it."""
+    return tuple(d for d in trace.facts.get("dtypes", ()) if d == "bfloat16" or d.startswith("float8"))
 
 
 def caveats(trace: Trace) -> list[str]:
