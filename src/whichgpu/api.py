@@ -5,7 +5,7 @@ The only place that joins tracing, the predictors and the catalogue. Nothing her
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from functools import cache as once
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import NamedTuple, cast
 
 import msgspec
 
-from whichgpu import advice, catalogue, explanation, remedies, tracing, workload
+from whichgpu import advice, catalogue, explanation, remedies, text, tracing, workload
 from whichgpu import snapshot as snapshots
 from whichgpu.advice import FitReport, RankReport, TraceInfo
 from whichgpu.answers import Book, Traced, head
@@ -22,7 +22,7 @@ from whichgpu.errors import DataDependentError, InputError, StepError, WhichGpuE
 from whichgpu.explanation import ExplainReport
 from whichgpu.extrapolation import LineModel
 from whichgpu.intervals import Estimate, Evidence, Model, Verdict, kinds_of, least_sure, spread_in_words, widest
-from whichgpu.memory import MemoryModel
+from whichgpu.memory import MAX_BATCH_SIZE, MemoryModel
 from whichgpu.overheads import context_bytes
 from whichgpu.scaling import Scaled, Scaling, Single, one_by_one, scaling
 from whichgpu.torch_build import installed_torch
@@ -66,6 +66,7 @@ def fit(
         raise InputError(f"batch size {batch_size}: it must be 1 or more")
     if memory_limit_bytes is not None and memory_limit_bytes < 1:
         raise InputError(f"memory limit of {memory_limit_bytes} bytes: it must be positive")
+    _refuse_text(gpus, "gpus")
     cards = catalogue.load()
     chosen = [cards.find(gpu) for gpu in gpus] if gpus else [card for card in cards.gpus if card.cuda]
     ref = workload.parse(name)
@@ -102,7 +103,11 @@ def fit(
             basis="predicted",
             trace=predictor.info(),
             gpus=tuple(rows),
-            notes=predictor.notes(),
+            notes=(
+                *predictor.notes(),
+                *([_limit_note(limit_card)] if memory_limit_bytes is not None else []),
+                *_unbounded(row.max_batch_size for row in rows),
+            ),
         )
 
 
@@ -177,6 +182,7 @@ def rank(
     """
     if not names:
         raise InputError("name at least one workload")
+    _refuse_text(names, "names")
     refs = list({ref.text: ref for ref in map(workload.parse, names)}.values())
     cards = catalogue.load()
     chosen = [card for card in cards.gpus if card.cuda]
@@ -199,7 +205,10 @@ def rank(
                 )
             answers[ref.text] = largest
             traces[ref.text] = predictor.info()
-            notes += [f"{ref.text}: {note}" for note in predictor.notes()]
+            notes += [
+                f"{ref.text}: {note}"
+                for note in (*predictor.notes(), *_unbounded(one.batch_size for one in largest.values()))
+            ]
     prices = {card.id: (cards.price(card, "buy"), cards.price(card, "rent")) for card in chosen}
     return RankReport(
         workloads=tuple(ref.text for ref in refs),
@@ -208,6 +217,27 @@ def rank(
         gpus=advice.ranked(chosen, answers, prices),
         notes=tuple(dict.fromkeys(notes)),
     )
+
+
+def _refuse_text(given: Sequence[str] | None, what: str) -> None:
+    """A single name where a list is wanted would be taken for a list of letters."""
+    if isinstance(given, str):
+        raise InputError(f"{what}={given!r} is one name; write {what}=[{given!r}]")
+
+
+def _limit_note(card: catalogue.Gpu) -> str:
+    return (
+        f"limit: by the rules of the {card.name}, and for PyTorch's allocator alone; a card of that size also holds the "
+        "CUDA context, so name it with --gpu to ask about one"
+    )
+
+
+def _unbounded(largest: Iterable[int]) -> list[str]:
+    """The caveat where the search for the largest batch met its own end and not that of the memory."""
+    if max(largest, default=0) < MAX_BATCH_SIZE:
+        return []
+    size = text.format_count(MAX_BATCH_SIZE)
+    return [f"no batch size above {size} was looked at; does the memory of this step depend on its batch size at all?"]
 
 
 class _Look(NamedTuple):
