@@ -109,6 +109,7 @@ class Largest(msgspec.Struct, frozen=True):
 
     batch_size: int  # likely fits
     safe_batch_size: int  # surely fits
+    power_of_two: int  # likely fits
     problems: tuple[str, ...]
 
 
@@ -162,7 +163,7 @@ def _row(
         context_bytes=context_bytes,
         max_batch_size=largest_batch,
         max_batch_size_safe=safe_batch,
-        max_batch_size_pow2=model.largest_power_of_two(largest_batch),
+        max_batch_size_pow2=estimate.largest_power_of_two(room_bytes),
         breakdown=Breakdown(**{field: peak.held_bytes[held] for field, held in _BREAKDOWN.items()}),
         peak_phase=peak.phase,
         peak_op=peak.op_name,
@@ -198,7 +199,12 @@ def caveats(trace: Trace) -> list[str]:
 def largest(card: Gpu, estimate: Estimate, context_bytes: int, problems: Sequence[str]) -> Largest:
     """The largest batches on a card, by memory alone, and why the card cannot run it all the same."""
     room = max(card.memory_bytes - context_bytes, 0)
-    return Largest(estimate.largest_batch(room), estimate.largest_safe_batch(room), tuple(problems))
+    return Largest(
+        estimate.largest_batch(room),
+        estimate.largest_safe_batch(room),
+        estimate.largest_power_of_two(room),
+        tuple(problems),
+    )
 
 
 def ranked(
@@ -246,7 +252,7 @@ def _rank_row(
         trains=trains,
         max_batch_size=sizes,
         max_batch_size_safe={name: answer.safe_batch_size for name, answer in found.items()},
-        max_batch_size_pow2={name: 1 << (size.bit_length() - 1) if size else 0 for name, size in sizes.items()},
+        max_batch_size_pow2={name: answer.power_of_two for name, answer in found.items()},
         supported=not problems,
         buy=buy,
         rent=rent,

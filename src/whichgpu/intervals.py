@@ -209,6 +209,16 @@ class Estimate:
         """The largest batch that likely fits; 0 when not even 1 does."""
         return self.model.largest_batch(room_bytes)
 
+    def largest_power_of_two(self, room_bytes: int) -> int:
+        """The largest power of two up to there that likely fits as well; 0 when there is none.
+
+        Near the limit a step may run at a batch size and fail at a smaller one.
+        """
+        size = self.model.largest_power_of_two(self.largest_batch(room_bytes))
+        while size and not self.model.replay(size, room_bytes).fits:
+            size //= 2
+        return size
+
     def largest_safe_batch(self, room_bytes: int) -> int:
         """The largest batch whose high end fits, perhaps 1 % less; 0 when that of not even 1 does.
 

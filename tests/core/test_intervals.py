@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import get_args
 
 import msgspec
@@ -80,6 +81,28 @@ def test_a_batch_that_fits_likely_fits(calls: list[Call], spread: Spread, batch_
     assert (verdict in ("fits", "likely")) == estimate.model.fits(batch_size, room_bytes)
     if verdict == "fits":
         assert estimate.model.fits(batch_size, spread.shrunk(room_bytes))
+
+
+@settings(max_examples=60, deadline=None)
+@given(programs(), ROOMS)
+def test_the_power_of_two_fits(calls: list[Call], room_bytes: int) -> None:
+    """It is a power of two that fits by itself, and no larger than the largest batch."""
+    estimate = exact(calls, Spread(low=0.1, high=0.1))
+    found = estimate.largest_power_of_two(room_bytes)
+
+    assert 0 == found & (found - 1)
+    assert 0 <= found <= estimate.largest_batch(room_bytes)
+    assert found == 0 or estimate.verdict(found, room_bytes) in ("fits", "likely")
+
+
+def test_a_power_of_two_that_does_not_fit_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory is not quite monotone: below a batch that fits there may be one that does not."""
+    estimate = exact(TRAINING, Spread(low=0.1, high=0.1))
+    fits = {300: True, 256: False, 128: True}
+    monkeypatch.setattr(estimate.model, "largest_batch", lambda _: 300)
+    monkeypatch.setattr(estimate.model, "replay", lambda size, _: SimpleNamespace(fits=fits[size]))
+
+    assert 128 == estimate.largest_power_of_two(0)
 
 
 @settings(max_examples=60, deadline=None)
