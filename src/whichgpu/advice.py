@@ -231,6 +231,13 @@ def ranked(
     return tuple(sorted(rows, key=key))
 
 
+def tier_of(trains: int, workloads: int) -> Tier:
+    """The verdict on a card that trains so many of the workloads: all, at least half, or fewer."""
+    if trains == workloads:
+        return "all"
+    return "most" if trains and 2 * trains >= workloads else "poor"
+
+
 def is_current(price: Price | None) -> bool:
     """Whether a card can be had at about this price today: it is neither an older offer's nor that of the launch."""
     return price is not None and not price.condition.endswith("dated") and price.condition != "launch"
@@ -243,12 +250,11 @@ def _rank_row(
     sizes = {name: answer.batch_size for name, answer in found.items()}
     trains = sum(size > 0 for size in sizes.values())
     problems = dict.fromkeys(problem for answer in found.values() for problem in answer.problems)
-    tier: Tier = "all" if trains == len(sizes) else "most" if 2 * trains >= len(sizes) and trains else "poor"
     return RankRow(
         gpu=card.name,
         memory_bytes=card.memory_bytes,
         compute_capability=card.compute_capability or "",
-        tier=tier,
+        tier=tier_of(trains, len(sizes)),
         trains=trains,
         max_batch_size=sizes,
         max_batch_size_safe={name: answer.safe_batch_size for name, answer in found.items()},
