@@ -13,7 +13,7 @@ import msgspec
 
 import truth
 from whichgpu.extrapolation import LineModel
-from whichgpu.intervals import MEASURED, Estimate, Evidence, Model, evidence_of, spread
+from whichgpu.intervals import MEASURED, Estimate, Evidence, Model, kinds_of, widest
 from whichgpu.memory import MemoryModel
 from whichgpu.scaling import Scaled, Single
 from whichgpu.trace import Trace
@@ -30,14 +30,19 @@ class Predicted:
     case: truth.Case
     kind: str  # "fake" or "real-cpu"
     torch: str  # that it was traced with
-    evidence: Evidence
+    kinds: tuple[Evidence, ...]  # all that makes it less sure
     model: Model
     measured: Mapping[int, Mapping[str, Any]]  # by batch size
     largest: Mapping[str, Any] | None
 
+    @property
+    def evidence(self) -> Evidence:
+        """The kind under which it is counted."""
+        return self.kinds[0]
+
     def estimate(self) -> Estimate:
         """The model with its spread."""
-        return Estimate(self.model, spread(self.evidence, MEASURED))
+        return Estimate(self.model, widest(self.kinds, MEASURED))
 
     def out_of_memory(self) -> list[int]:
         """Batch sizes that were seen to run out of memory under the limit."""
@@ -84,7 +89,7 @@ def predicted(only: str | None = None) -> Iterator[Predicted]:
             case=case,
             kind=traces[0].kind,
             torch=traces[0].torch_version,
-            evidence=evidence_of(traces[0], line=isinstance(model, LineModel)),
+            kinds=kinds_of(traces[0], line=isinstance(model, LineModel)),
             model=model,
             measured={size: measured[case.name][size] for size in case.batch_sizes},
             largest=largest.get(case.name),

@@ -109,6 +109,7 @@ class Largest(msgspec.Struct, frozen=True):
 
     batch_size: int  # likely fits
     safe_batch_size: int  # surely fits
+    power_of_two: int  # likely fits
     problems: tuple[str, ...]
 
 
@@ -162,7 +163,7 @@ def _row(
         context_bytes=context_bytes,
         max_batch_size=largest_batch,
         max_batch_size_safe=safe_batch,
-        max_batch_size_pow2=model.largest_power_of_two(largest_batch),
+        max_batch_size_pow2=estimate.largest_power_of_two(room_bytes),
         breakdown=Breakdown(**{field: peak.held_bytes[held] for field, held in _BREAKDOWN.items()}),
         peak_phase=peak.phase,
         peak_op=peak.op_name,
@@ -172,9 +173,8 @@ def _row(
 
 
 def dtypes_used(trace: Trace) -> tuple[str, ...]:
-    """Dtypes that decide whether a card can run the step ("bfloat16", "tf32", ...)."""
-    found = [dtype for dtype in trace.facts.get("dtypes", ()) if dtype == "bfloat16" or dtype.startswith("float8")]
-    return (*found, "tf32") if trace.facts.get("tf32_matmul") else tuple(found)
+    """Dtypes that decide whether a card can run the step ("bfloat16", ...); TF32 is left off where a card lacks it."""
+    return tuple(d for d in trace.facts.get("dtypes", ()) if d == "bfloat16" or d.startswith("float8"))
 
 
 def caveats(trace: Trace) -> list[str]:
@@ -199,7 +199,12 @@ def caveats(trace: Trace) -> list[str]:
 def largest(card: Gpu, estimate: Estimate, context_bytes: int, problems: Sequence[str]) -> Largest:
     """The largest batches on a card, by memory alone, and why the card cannot run it all the same."""
     room = max(card.memory_bytes - context_bytes, 0)
-    return Largest(estimate.largest_batch(room), estimate.largest_safe_batch(room), tuple(problems))
+    return Largest(
+        estimate.largest_batch(room),
+        estimate.largest_safe_batch(room),
+        estimate.largest_power_of_two(room),
+        tuple(problems),
+    )
 
 
 def ranked(
@@ -226,6 +231,13 @@ def ranked(
     return tuple(sorted(rows, key=key))
 
 
+def tier_of(trains: int, workloads: int) -> Tier:
+    """The verdict on a card that trains so many of the workloads: all, at least half, or fewer."""
+    if trains == workloads:
+        return "all"
+    return "most" if trains and 2 * trains >= workloads else "poor"
+
+
 def is_current(price: Price | None) -> bool:
     """Whether a card can be had at about this price today: it is neither an older offer's nor that of the launch."""
     return price is not None and not price.condition.endswith("dated") and price.condition != "launch"
@@ -238,16 +250,15 @@ def _rank_row(
     sizes = {name: answer.batch_size for name, answer in found.items()}
     trains = sum(size > 0 for size in sizes.values())
     problems = dict.fromkeys(problem for answer in found.values() for problem in answer.problems)
-    tier: Tier = "all" if trains == len(sizes) else "most" if 2 * trains >= len(sizes) and trains else "poor"
     return RankRow(
         gpu=card.name,
         memory_bytes=card.memory_bytes,
         compute_capability=card.compute_capability or "",
-        tier=tier,
+        tier=tier_of(trains, len(sizes)),
         trains=trains,
         max_batch_size=sizes,
         max_batch_size_safe={name: answer.safe_batch_size for name, answer in found.items()},
-        max_batch_size_pow2={name: 1 << (size.bit_length() - 1) if size else 0 for name, size in sizes.items()},
+        max_batch_size_pow2={name: answer.power_of_two for name, answer in found.items()},
         supported=not problems,
         buy=buy,
         rent=rent,

@@ -5,7 +5,7 @@ The only place that joins tracing, the predictors and the catalogue. Nothing her
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from functools import cache as once
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import NamedTuple, cast
 
 import msgspec
 
-from whichgpu import advice, catalogue, explanation, remedies, tracing, workload
+from whichgpu import advice, catalogue, explanation, remedies, text, tracing, workload
 from whichgpu import snapshot as snapshots
 from whichgpu.advice import FitReport, RankReport, TraceInfo
 from whichgpu.answers import Book, Traced, head
@@ -21,8 +21,8 @@ from whichgpu.capability import CLASSES, class_of
 from whichgpu.errors import DataDependentError, InputError, StepError, WhichGpuError
 from whichgpu.explanation import ExplainReport
 from whichgpu.extrapolation import LineModel
-from whichgpu.intervals import Estimate, Evidence, Model, Verdict, evidence_of, spread, spread_in_words
-from whichgpu.memory import MemoryModel
+from whichgpu.intervals import Estimate, Evidence, Model, Verdict, kinds_of, least_sure, spread_in_words, widest
+from whichgpu.memory import MAX_BATCH_SIZE, MemoryModel
 from whichgpu.overheads import context_bytes
 from whichgpu.scaling import Scaled, Scaling, Single, one_by_one, scaling
 from whichgpu.torch_build import installed_torch
@@ -66,6 +66,7 @@ def fit(
         raise InputError(f"batch size {batch_size}: it must be 1 or more")
     if memory_limit_bytes is not None and memory_limit_bytes < 1:
         raise InputError(f"memory limit of {memory_limit_bytes} bytes: it must be positive")
+    _refuse_text(gpus, "gpus")
     cards = catalogue.load()
     chosen = [cards.find(gpu) for gpu in gpus] if gpus else [card for card in cards.gpus if card.cuda]
     ref = workload.parse(name)
@@ -102,7 +103,11 @@ def fit(
             basis="predicted",
             trace=predictor.info(),
             gpus=tuple(rows),
-            notes=predictor.notes(),
+            notes=(
+                *predictor.notes(),
+                *([_limit_note(limit_card)] if memory_limit_bytes is not None else []),
+                *_unbounded(row.max_batch_size for row in rows),
+            ),
         )
 
 
@@ -177,6 +182,7 @@ def rank(
     """
     if not names:
         raise InputError("name at least one workload")
+    _refuse_text(names, "names")
     refs = list({ref.text: ref for ref in map(workload.parse, names)}.values())
     cards = catalogue.load()
     chosen = [card for card in cards.gpus if card.cuda]
@@ -199,7 +205,10 @@ def rank(
                 )
             answers[ref.text] = largest
             traces[ref.text] = predictor.info()
-            notes += [f"{ref.text}: {note}" for note in predictor.notes()]
+            notes += [
+                f"{ref.text}: {note}"
+                for note in (*predictor.notes(), *_unbounded(one.batch_size for one in largest.values()))
+            ]
     prices = {card.id: (cards.price(card, "buy"), cards.price(card, "rent")) for card in chosen}
     return RankReport(
         workloads=tuple(ref.text for ref in refs),
@@ -208,6 +217,27 @@ def rank(
         gpus=advice.ranked(chosen, answers, prices),
         notes=tuple(dict.fromkeys(notes)),
     )
+
+
+def _refuse_text(given: Sequence[str] | None, what: str) -> None:
+    """A single name where a list is wanted would be taken for a list of letters."""
+    if isinstance(given, str):
+        raise InputError(f"{what}={given!r} is one name; write {what}=[{given!r}]")
+
+
+def _limit_note(card: catalogue.Gpu) -> str:
+    return (
+        f"limit: by the rules of the {card.name}, and for PyTorch's allocator alone; a card of that size also holds the "
+        "CUDA context, so name it with --gpu to ask about one"
+    )
+
+
+def _unbounded(largest: Iterable[int]) -> list[str]:
+    """The caveat where the search for the largest batch met its own end and not that of the memory."""
+    if max(largest, default=0) < MAX_BATCH_SIZE:
+        return []
+    size = text.format_count(MAX_BATCH_SIZE)
+    return [f"no batch size above {size} was looked at; does the memory of this step depend on its batch size at all?"]
 
 
 class _Look(NamedTuple):
@@ -324,7 +354,7 @@ class Predictor:
         books = {kind: tracer.book() for kind, tracer in self._tracers.items()}
         self._book = next((book for book in books.values() if book), Book())
         self._answered = len(self._book)
-        self._evidence: dict[str, Evidence] = {}  # by class of cards
+        self._evidence: dict[str, tuple[Evidence, ...]] = {}  # by class of cards
         self._told: set[Evidence] = set()
 
     def __enter__(self) -> Predictor:
@@ -354,10 +384,10 @@ class Predictor:
         """The memory model for a card's compute capability, and how sure it is."""
         model = self.model(capability)
         evidence = self._evidence[self._class_of(capability)]
-        if isinstance(model, LineModel) and evidence != "compiled":
-            evidence = "line"
-        self._told.add(evidence)
-        return Estimate(model, spread(evidence, capability))
+        if isinstance(model, LineModel):
+            evidence = (*evidence, "line")
+        self._told.add(least_sure(evidence))
+        return Estimate(model, widest(evidence, capability))
 
     def check(self, batch_size: int, capability: tuple[int, int]) -> None:
         """Trace the batch size that is asked about too, where that is cheap: the step may fail at just this one.
@@ -448,7 +478,7 @@ class Predictor:
                 return name
         name = self._kept_like(own) or own
         self._scalings[name] = scaled = self._trace(name)
-        self._evidence[name] = evidence_of(scaled.example)
+        self._evidence[name] = kinds_of(scaled.example)
         self._book.traced[name] = Traced(
             kind=scaled.example.kind,
             batch_sizes=self._sizes,
@@ -464,7 +494,7 @@ class Predictor:
         """The scaling as it came out earlier; traces are read when something is asked that has no answer yet."""
         self._kind, self._sizes = traced.kind, traced.batch_sizes
         self._failures.update(traced.failures)
-        self._evidence[name] = cast("Evidence", traced.evidence)
+        self._evidence[name] = cast("tuple[Evidence, ...]", traced.evidence)
         whole = once(lambda: self._trace(name))
         return Scaling(
             affine=traced.affine, reason=traced.reason, at=lambda size: whole().at(size), example=traced.example

@@ -24,6 +24,7 @@ from whichgpu import api, catalogue, errors, gpu_status, results, text, workload
 from whichgpu.bench_attempts import WORKER, Attempts, Card, Said
 from whichgpu.bench_report import BenchReport, BenchRow, Speed
 from whichgpu.bench_search import Guess, Result, Search, Seen, line_guess
+from whichgpu.capability import parse as parse_capability
 from whichgpu.errors import BenchError, InputError, WhichGpuError
 from whichgpu.gpu_status import GpuStatus, Sampler
 from whichgpu.intervals import Model
@@ -214,7 +215,7 @@ class _Bench:
             self._note(f"{self._loaded.unsafe}, so that each attempt imports it anew")
         card = self._probe()
         if self._model is None and capability is None:
-            self._predict(_capability(card.compute_capability))
+            self._predict(parse_capability(card.compute_capability))
         if self._status is None:
             self._note(f"power, clocks and temperature are unknown: {self._no_status}")
         self.environment = _environment(card, self._loaded.libraries, self._status)
@@ -451,7 +452,7 @@ class _Bench:
         if limit is not None:
             return limit
         card = self.environment.gpu_memory_bytes
-        return max(card - context_bytes(_capability(self.environment.compute_capability)), 1)
+        return max(card - context_bytes(parse_capability(self.environment.compute_capability)), 1)
 
     def _guess(self, limit: int | None) -> tuple[Guess, int | None]:
         """Batch sizes to try by what is predicted and measured, and the prediction itself."""
@@ -584,11 +585,6 @@ def _unmeasured(ref: WorkloadRef, limit: int | None, outcome: Outcome, message: 
         seconds=0.0,
         speeds=(),
     )
-
-
-def _capability(words: str) -> tuple[int, int]:
-    major, _, minor = words.partition(".")
-    return int(major), int(minor)
 
 
 def _environment(card: Card, libraries: dict[str, str], status: GpuStatus | None) -> Environment:

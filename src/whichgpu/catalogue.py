@@ -243,8 +243,8 @@ def supports(gpu: Gpu, torch_version: str, cuda_version: str | None, dtypes: Ite
 
     `cuda_version` None (a CPU build) stands for the wheel that `pip install torch` of that version gets on
     Linux. A build that the table of wheels does not list is not judged; versions after the last are taken as
-    the last. dtypes are PyTorch's names ("bfloat16", "torch.float16", "float8_e4m3fn") or "bf16", "tf32";
-    others need nothing.
+    the last. dtypes are PyTorch's names ("bfloat16", "torch.float16", "float8_e4m3fn") or "bf16"; others need
+    nothing, TF32 neither: PyTorch computes in float32 where a card lacks it.
     """
     if not gpu.cuda:
         return [f"{gpu.name} has no CUDA"]
@@ -266,16 +266,14 @@ def supports(gpu: Gpu, torch_version: str, cuda_version: str | None, dtypes: Ite
 
 
 # CUDA C++ Programming Guide, table "Arithmetic instructions" and tensor core data types by compute capability
-_DTYPE_NEEDS = {"bfloat16": (8, 0), "TF32": (8, 0), "fp8": (8, 9)}
+_DTYPE_NEEDS = {"bfloat16": (8, 0), "fp8": (8, 9)}
 
 
 def _hardware_dtype(name: str) -> str:
     short = name.lower().removeprefix("torch.")
     if short in {"bf16", "bfloat16", "pure-bf16"}:
         return "bfloat16"
-    if short.startswith(("float8", "fp8")):
-        return "fp8"
-    return "TF32" if short == "tf32" else short
+    return "fp8" if short.startswith(("float8", "fp8")) else short
 
 
 @cache

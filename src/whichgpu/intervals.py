@@ -10,6 +10,7 @@ Not covered: other processes on the card, and the CUDA context (`overheads`), of
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Iterable
 from functools import cache
 from importlib import resources
 from math import ceil
@@ -110,6 +111,21 @@ def spread(evidence: Evidence, capability: tuple[int, int]) -> Spread:
     return Spread(low=row.low, high=high, floor_bytes=_file().floor_bytes)
 
 
+def widest(kinds: Iterable[Evidence], capability: tuple[int, int]) -> Spread:
+    """The same for a step of several kinds: as far as any of them says."""
+    spreads = [spread(kind, capability) for kind in kinds]
+    return Spread(
+        low=max(one.low for one in spreads),
+        high=max(one.high for one in spreads),
+        floor_bytes=max(one.floor_bytes for one in spreads),
+    )
+
+
+def least_sure(kinds: Iterable[Evidence]) -> Evidence:
+    """The kind that decides how wide the interval of a step is; the first of those that are as wide."""
+    return max(kinds, key=lambda kind: fitted(kind).high)
+
+
 _STEPS: dict[str, str] = {
     "convolutions": "steps of convolutions",
     "benchmark": "steps that let cuDNN try algorithms",
@@ -130,18 +146,22 @@ def spread_in_words(evidence: Evidence) -> str | None:
 
 
 def evidence_of(trace: Trace, *, line: bool = False) -> Evidence:
-    """What decides how sure a prediction is; `line`: it is a line through a few batch sizes."""
-    if trace.facts.get("compiled"):
-        return "compiled"
+    """The kind under which a step is counted; `line`: its prediction is a line through a few batch sizes."""
+    return kinds_of(trace, line=line)[0]
+
+
+def kinds_of(trace: Trace, *, line: bool = False) -> tuple[Evidence, ...]:
+    """Everything that makes a prediction less sure: a compiled step may let cuDNN try algorithms as well."""
+    kinds: list[Evidence] = ["compiled"] if trace.facts.get("compiled") else []
     if line:
-        return "line"
+        kinds.append("line")
     if any("_cudnn_rnn" in op.name for op in trace.ops):
-        return "recurrent"
+        kinds.append("recurrent")
     flops = sum(op.flops for op in trace.ops)
     convolutions = sum(op.flops for op in trace.ops if "convolution" in op.name)
-    if convolutions <= _CONVOLUTIONAL * flops:
-        return "plain"
-    return "benchmark" if trace.facts.get("cudnn_benchmark") else "convolutions"
+    if convolutions > _CONVOLUTIONAL * flops:
+        kinds.append("benchmark" if trace.facts.get("cudnn_benchmark") else "convolutions")
+    return tuple(kinds) or ("plain",)
 
 
 class Estimate:
@@ -188,6 +208,16 @@ class Estimate:
     def largest_batch(self, room_bytes: int) -> int:
         """The largest batch that likely fits; 0 when not even 1 does."""
         return self.model.largest_batch(room_bytes)
+
+    def largest_power_of_two(self, room_bytes: int) -> int:
+        """The largest power of two up to there that likely fits as well; 0 when there is none.
+
+        Near the limit a step may run at a batch size and fail at a smaller one.
+        """
+        size = self.model.largest_power_of_two(self.largest_batch(room_bytes))
+        while size and not self.model.replay(size, room_bytes).fits:
+            size //= 2
+        return size
 
     def largest_safe_batch(self, room_bytes: int) -> int:
         """The largest batch whose high end fits, perhaps 1 % less; 0 when that of not even 1 does.

@@ -14,7 +14,7 @@ from typing import Literal
 
 import msgspec
 
-from whichgpu.advice import Basis, RankReport, Tier
+from whichgpu.advice import Basis, RankReport, Tier, tier_of
 from whichgpu.errors import InputError
 
 Kind = Literal["max-batch", "throughput", "relative"]
@@ -397,7 +397,7 @@ def _verdict(card: TableCard, figures: Sequence[Figure]) -> TierRow:
     trains = sum(size > 0 for size in known)
     tier: Tier | None = card.tier
     if tier is None and known and len(known) == len(figures):
-        tier = "all" if trains == len(known) else "most" if 2 * trains >= len(known) and trains else "poor"
+        tier = tier_of(trains, len(known))
     return TierRow(
         gpu=card.name,
         tier=tier,

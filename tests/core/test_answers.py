@@ -53,7 +53,7 @@ def a_traced() -> Traced:
     """What came of tracing one class."""
     example = answers.head(make_trace(TRAINING, 8))
     return Traced(
-        kind="fake", batch_sizes=(4, 8, 67), failures={}, affine=True, reason=None, evidence="plain", example=example
+        kind="fake", batch_sizes=(4, 8, 67), failures={}, affine=True, reason=None, evidence=("plain",), example=example
     )
 
 

@@ -113,6 +113,30 @@ def test_every_card_of_the_catalogue_is_answered(world: World) -> None:
     assert report.trace.seconds > 0
 
 
+def test_a_limit_says_whose_rules_it_goes_by(world: World) -> None:
+    """A limit is not a card: the card whose rules hold is named, by default the H200."""
+    for gpus, card in ((None, "H200"), (["T4", "A10"], "T4")):
+        report = api.fit("bert-base", batch_size=8, gpus=gpus, memory_limit_bytes=GIB)
+        assert [True] == [f"rules of the {card}" in note for note in report.notes if "limit:" in note]
+    assert not any("limit:" in note for note in api.fit("bert-base", gpus=["T4"]).notes)
+
+
+def test_a_step_that_ignores_its_batch_size_is_told(world: World) -> None:
+    """Where memory does not grow with the batch, the largest batch is the end of the search, and that is said."""
+    world.calls["resnet50"] = [Call((Made(MIB, 0),))]
+    for report in (api.fit("resnet50", gpus=["T4"]), api.rank(["resnet50"])):
+        assert any("1,048,576" in note for note in report.notes)
+    assert not any("1,048,576" in note for note in api.fit("bert-base", gpus=["T4"]).notes)
+
+
+def test_one_name_in_place_of_a_list_is_told(world: World) -> None:
+    """A name is no list of letters."""
+    with pytest.raises(InputError, match=r"gpus=\['T4'\]"):
+        api.fit("bert-base", gpus="T4")
+    with pytest.raises(InputError, match=r"names=\['bert-base'\]"):
+        api.rank("bert-base")
+
+
 def test_the_default_batch_size_is_the_workloads(world: World) -> None:
     """What the workload itself names is used when nothing is asked for."""
     world.facts = {"default_batch_size": 24}

@@ -288,7 +288,7 @@ def test_builds_with_kernels_raise_no_note(gpu: str, torch: str, cuda: str | Non
     [
         ("T4", "torch.bfloat16", False),
         ("T4", "bf16", False),
-        ("T4", "tf32", False),
+        ("T4", "tf32", True),
         ("T4", "torch.float16", True),
         ("T4", "int64", True),
         ("A100 80GB", "bfloat16", True),
@@ -297,7 +297,7 @@ def test_builds_with_kernels_raise_no_note(gpu: str, torch: str, cuda: str | Non
     ],
 )
 def test_dtypes_without_hardware_are_named_once(gpu: str, dtype: str, has: bool) -> None:
-    """bfloat16 and TF32 need capability 8.0, fp8 8.9; a repeated dtype is named once."""
+    """bfloat16 needs capability 8.0, fp8 8.9; a repeated dtype is named once."""
     notes = supports(CATALOGUE.find(gpu), "2.14.1", "13.0", [dtype, "float32", dtype])
     assert (0 if has else 1) == len(notes)
 

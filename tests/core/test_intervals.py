@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import get_args
 
 import msgspec
@@ -80,6 +81,28 @@ def test_a_batch_that_fits_likely_fits(calls: list[Call], spread: Spread, batch_
     assert (verdict in ("fits", "likely")) == estimate.model.fits(batch_size, room_bytes)
     if verdict == "fits":
         assert estimate.model.fits(batch_size, spread.shrunk(room_bytes))
+
+
+@settings(max_examples=60, deadline=None)
+@given(programs(), ROOMS)
+def test_the_power_of_two_fits(calls: list[Call], room_bytes: int) -> None:
+    """It is a power of two that fits by itself, and no larger than the largest batch."""
+    estimate = exact(calls, Spread(low=0.1, high=0.1))
+    found = estimate.largest_power_of_two(room_bytes)
+
+    assert 0 == found & (found - 1)
+    assert 0 <= found <= estimate.largest_batch(room_bytes)
+    assert found == 0 or estimate.verdict(found, room_bytes) in ("fits", "likely")
+
+
+def test_a_power_of_two_that_does_not_fit_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory is not quite monotone: below a batch that fits there may be one that does not."""
+    estimate = exact(TRAINING, Spread(low=0.1, high=0.1))
+    fits = {300: True, 256: False, 128: True}
+    monkeypatch.setattr(estimate.model, "largest_batch", lambda _: 300)
+    monkeypatch.setattr(estimate.model, "replay", lambda size, _: SimpleNamespace(fits=fits[size]))
+
+    assert 128 == estimate.largest_power_of_two(0)
 
 
 @settings(max_examples=60, deadline=None)
@@ -164,6 +187,27 @@ CONVOLUTION = ("aten.convolution.default", 60)
 def test_the_evidence_is_told_by_the_trace(trace: Trace, line: bool, evidence: Evidence) -> None:
     """What the step runs, and how it was traced, decide how sure the prediction is."""
     assert evidence == intervals.evidence_of(trace, line=line)
+
+
+@pytest.mark.parametrize("capability", [intervals.MEASURED, (8, 6)])
+@pytest.mark.parametrize(
+    ("trace", "line"),
+    [
+        (trace_of(CONVOLUTION, compiled=True, cudnn_benchmark=True), False),
+        (trace_of(CONVOLUTION, cudnn_benchmark=True), True),
+        (trace_of(("aten._cudnn_rnn.default", 0), CONVOLUTION), False),
+        (trace_of(CONVOLUTION, compiled=True), True),
+    ],
+)
+def test_a_step_of_several_kinds_is_as_unsure_as_each(trace: Trace, line: bool, capability: tuple[int, int]) -> None:
+    """No kind hides another: the interval is as wide as that of any, and the widest one is told."""
+    kinds = intervals.kinds_of(trace, line=line)
+    found = intervals.widest(kinds, capability)
+    each = [intervals.spread(kind, capability) for kind in kinds]
+
+    assert 2 <= len(kinds)
+    assert (max(one.low for one in each), max(one.high for one in each)) == (found.low, found.high)
+    assert max(intervals.fitted(kind).high for kind in kinds) == intervals.fitted(intervals.least_sure(kinds)).high
 
 
 @pytest.mark.parametrize("evidence", get_args(Evidence))

@@ -27,13 +27,12 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
 from whichgpu.errors import WorkloadError
 from whichgpu.workload import Workload, nearest
-from whichgpu.zoo.options import TRAINING, Options, read_settings
+from whichgpu.zoo.options import Options, read_settings
 from whichgpu.zoo.training import Recipe
 
 DEFAULT_BATCH_SIZE = 8
 DEFAULT_SEQUENCE = 512
 SAMPLING_RATE = 16_000
-_OWN_OPTIONS = (*TRAINING, "task", "seq", "size", "classes", "seconds", "attention")
 # Position embeddings of these start behind the padding index, so their longest sequence is shorter than
 # max_position_embeddings by padding index + 1 (transformers: create_position_ids_from_input_ids).
 _OFFSET_POSITIONS = frozenset({
