@@ -13,12 +13,12 @@ from typing import NamedTuple, cast
 
 import msgspec
 
-from whichgpu import advice, catalogue, explanation, remedies, tracing, workload
+from whichgpu import advice, arguments, catalogue, explanation, remedies, tracing, workload
 from whichgpu import snapshot as snapshots
 from whichgpu.advice import FitReport, RankReport, TraceInfo
 from whichgpu.answers import Book, Traced, head
 from whichgpu.capability import CLASSES, class_of
-from whichgpu.errors import DataDependentError, InputError, StepError, WhichGpuError
+from whichgpu.errors import DataDependentError, StepError, WhichGpuError
 from whichgpu.explanation import ExplainReport
 from whichgpu.extrapolation import LineModel
 from whichgpu.intervals import Estimate, Evidence, Model, Verdict, evidence_of, spread, spread_in_words
@@ -60,12 +60,16 @@ def fit(
 ) -> FitReport:
     """Does a batch of the workload fit on each card, and what is the largest that does?
 
-    Without `gpus`: every card of the catalogue. Raises subclasses of WhichGpuError.
+    `batch_size`: samples per step, by default the workload's own. `gpus`: names of cards, by default every card with CUDA
+    of the catalogue; cards that are named are answered exactly. `memory_limit_bytes` adds a row for PyTorch's allocator
+    limited to so much. `optimizer` ("adamw", "sgd", ...) replaces that of a library's model or of the zoo. `cache=False`
+    traces again and keeps nothing on disk. `on_progress` is called with a line now and then. Raises subclasses of
+    WhichGpuError.
     """
-    if batch_size is not None and batch_size < 1:
-        raise InputError(f"batch size {batch_size}: it must be 1 or more")
-    if memory_limit_bytes is not None and memory_limit_bytes < 1:
-        raise InputError(f"memory limit of {memory_limit_bytes} bytes: it must be positive")
+    arguments.check_name(name)
+    arguments.check_batch_size(batch_size)
+    arguments.check_memory_limit(memory_limit_bytes)
+    arguments.check_gpus(gpus)
     cards = catalogue.load()
     chosen = [cards.find(gpu) for gpu in gpus] if gpus else [card for card in cards.gpus if card.cuda]
     ref = workload.parse(name)
@@ -119,10 +123,12 @@ def explain(
 
     Each remedy is traced by itself, which takes seconds for each the first time. Without `gpu` memory has no limit, and
     the rules are those of the H200. `snapshot` names a file for the predicted allocator events as a PyTorch memory
-    snapshot; an earlier file there is replaced. Raises subclasses of WhichGpuError.
+    snapshot; an earlier file there is replaced. The other arguments are those of `fit`. Raises subclasses of
+    WhichGpuError.
     """
-    if batch_size is not None and batch_size < 1:
-        raise InputError(f"batch size {batch_size}: it must be 1 or more")
+    arguments.check_name(name)
+    arguments.check_batch_size(batch_size)
+    arguments.check_gpu(gpu)
     cards = catalogue.load()
     card = cards.find(gpu) if gpu is not None else None
     capability = (card or cards.find(DEFAULT_CARD)).capability
@@ -173,10 +179,9 @@ def rank(
 ) -> RankReport:
     """Which cards train these workloads, and what do they cost? Best first.
 
-    Raises subclasses of WhichGpuError.
+    `names` is a list; the other arguments are those of `fit`. Raises subclasses of WhichGpuError.
     """
-    if not names:
-        raise InputError("name at least one workload")
+    arguments.check_names(names)
     refs = list({ref.text: ref for ref in map(workload.parse, names)}.values())
     cards = catalogue.load()
     chosen = [card for card in cards.gpus if card.cuda]

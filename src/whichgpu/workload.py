@@ -113,6 +113,7 @@ def describe(
 
 def parse(text: str) -> WorkloadRef:
     """Read a workload's name; raises WorkloadError for one that cannot exist, with the nearest that do."""
+    check_text(text)
     text = text.strip()
     prefix, colon, rest = text.partition(":")
     if colon and prefix in _ADAPTERS:
@@ -127,6 +128,18 @@ def parse(text: str) -> WorkloadRef:
         return _parse_module(text)
     near = nearest(name, zoo_names())
     raise WorkloadError(f"unknown workload {_quote(text)}{near}; a workload is {_FORMS}")
+
+
+def check_text(words: str) -> None:
+    """Raise WorkloadError for a name of bytes that are no text in this locale: it can neither be shown nor kept."""
+    try:
+        words.encode()
+    except UnicodeEncodeError:
+        shown = _quote(words.encode(errors="backslashreplace").decode())
+        raise WorkloadError(
+            f"{shown} holds bytes that are no text in this locale ({sys.getfilesystemencoding()}); rename it, or set "
+            "LC_ALL to a UTF-8 locale such as C.UTF-8"
+        ) from None
 
 
 def with_options(ref: WorkloadRef, options: Mapping[str, str]) -> WorkloadRef:
@@ -182,8 +195,10 @@ def _parse_file(path: str, function: str) -> WorkloadRef:
     if not file.is_file():
         folder = file.parent if file.parent.is_dir() else Path()
         near = nearest(file.name, [str(folder / found.name) for found in folder.glob("*.py")])
+        check_text(os.getcwd())
         raise WorkloadError(f"no such file: {_one_line(path)} (seen from {os.getcwd()}){near}")
     target = os.path.abspath(file)
+    check_text(target)
     return WorkloadRef(text=f"{file}:{function}", scheme="file", target=target, function=function)
 
 
@@ -192,6 +207,7 @@ def _parse_module(text: str) -> WorkloadRef:
     _check_function(text, function)
     if not _FUNCTION.fullmatch(module):
         raise WorkloadError(f"unknown workload {_quote(text)}; a workload is {_FORMS}")
+    check_text(os.getcwd())  # a module is looked for here first
     top = module.partition(".")[0]
     if top not in sys.builtin_module_names and PathFinder.find_spec(top, [os.getcwd(), *sys.path]) is None:
         schemes = nearest(top, _ADAPTERS)

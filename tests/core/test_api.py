@@ -388,6 +388,16 @@ def test_notes_are_told_once(world: World) -> None:
     [
         ({"batch_size": 0}, InputError, "batch size 0"),
         ({"batch_size": -3}, InputError, "batch size -3"),
+        ({"batch_size": "8"}, InputError, "batch size '8': it must be a whole number"),
+        ({"batch_size": 2.5}, InputError, "batch size 2.5: it must be a whole number"),
+        ({"batch_size": True}, InputError, "batch size True: it must be a whole number"),
+        ({"memory_limit_bytes": "8GiB"}, InputError, "memory limit of '8GiB': it must be a whole number of bytes"),
+        ({"memory_limit_bytes": 8e9}, InputError, "whole number of bytes"),
+        ({"gpus": "RTX 4090"}, InputError, "is no list of cards; write for example gpus="),
+        ({"gpus": []}, InputError, "leave it out for all cards"),
+        ({"gpus": [4090]}, InputError, "4090 is no card's name"),
+        ({"name": print}, InputError, "a function is no workload's name"),
+        ({"name": None}, InputError, "None is no workload's name"),
         ({"memory_limit_bytes": 0}, InputError, "memory limit of 0 bytes"),
         ({"gpus": ["RTX 9999"]}, CatalogueError, "RTX 9999"),
         ({"gpus": ["RX 7900 XTX"]}, CatalogueError, "7900"),
@@ -484,6 +494,10 @@ def test_values_that_cannot_be_explained_are_refused_before_anything_is_traced(w
         api.explain("bert-base", gpu="RTX 9999")
     with pytest.raises(InputError, match="is a folder"):
         api.explain("bert-base", snapshot=tmp_path)
+    with pytest.raises(InputError, match="whole number"):
+        api.explain("bert-base", batch_size=8.0)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="is no card's name"):
+        api.explain("bert-base", gpu=["RTX 4090"])  # type: ignore[arg-type]
     assert [] == world.asked
 
 
@@ -570,6 +584,14 @@ def test_an_empty_ranking_is_refused(world: World) -> None:
     """No workload, no answer."""
     with pytest.raises(InputError, match="at least one workload"):
         api.rank([])
+
+
+@pytest.mark.parametrize("names", ["cnn.py", "bert-base", None, 3, ["bert-base", 4]])
+def test_a_ranking_wants_a_list_of_names(names: Any, world: World) -> None:
+    """A single text is no list of its letters."""
+    with pytest.raises(InputError, match=r"is no list of workloads|4 is no workload's name"):
+        api.rank(names)
+    assert [] == world.asked
 
 
 # ---- answers that are kept ---------------------------------------------------------------------------------

@@ -106,6 +106,25 @@ def test_file_names_survive_a_round_trip(stem: str, function: str) -> None:
     assert ("file", Path(name).absolute()) == (ref.scheme, Path(ref.target))
 
 
+@pytest.mark.parametrize("name", ["caf\udce9.py", "timm:re\udcff", "bert-base?seq=\udcff", "caf\udce9:setup"])
+def test_bytes_that_are_no_text_are_refused_with_the_cure(name: str) -> None:
+    """Python stands such bytes of the command line in for halves of characters, which nothing can encode."""
+    write("caf\udce9.py")
+    said = message(name)
+    assert "set LC_ALL to a UTF-8 locale" in said
+    assert r"\udc" in said
+    said.encode()
+
+
+def test_a_folder_whose_name_is_no_text_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seen from a folder like that, every file and every module has it in its path."""
+    (tmp_path / "d\udce9").mkdir()
+    monkeypatch.chdir(tmp_path / "d\udce9")
+    write("train.py")
+    for name in ("train.py", "train:setup", "no.py"):
+        assert "set LC_ALL to a UTF-8 locale" in message(name)
+
+
 @given(st.text(max_size=30))
 def test_any_text_is_read_or_refused_in_one_line(text: str) -> None:
     """No text at all makes parse fail in another way than a WorkloadError of one line."""
