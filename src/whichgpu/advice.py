@@ -12,6 +12,7 @@ import msgspec
 
 from whichgpu.catalogue import Gpu, Price
 from whichgpu.intervals import Estimate, Verdict
+from whichgpu.memory import MAX_BATCH_SIZE
 from whichgpu.trace import Trace
 
 Basis = Literal["measured", "predicted", "published"]
@@ -56,6 +57,7 @@ class FitRow(msgspec.Struct, frozen=True, kw_only=True):
     max_batch_size: int  # the largest that likely fits; 0 when not even batch 1 does
     max_batch_size_safe: int  # the largest whose high end fits
     max_batch_size_pow2: int  # of those that likely fit
+    max_batch_size_at_least: bool = False  # the search ended at its upper end: larger ones may fit
     breakdown: Breakdown | None
     peak_phase: str  # phase at the allocated peak
     peak_op: str  # operator at the allocated peak
@@ -85,6 +87,7 @@ class RankRow(msgspec.Struct, frozen=True, kw_only=True):
     max_batch_size: dict[str, int]  # by workload, what likely fits; 0 is printed as "*"
     max_batch_size_safe: dict[str, int]
     max_batch_size_pow2: dict[str, int]
+    max_batch_size_at_least: dict[str, bool] = {}  # the search ended at its upper end
     supported: bool
     buy: Price | None
     rent: Price | None
@@ -163,12 +166,18 @@ def _row(
         max_batch_size=largest_batch,
         max_batch_size_safe=safe_batch,
         max_batch_size_pow2=model.largest_power_of_two(largest_batch),
+        max_batch_size_at_least=at_least(largest_batch),
         breakdown=Breakdown(**{field: peak.held_bytes[held] for field, held in _BREAKDOWN.items()}),
         peak_phase=peak.phase,
         peak_op=peak.op_name,
         supported=not problems,
         notes=tuple(problems),
     )
+
+
+def at_least(largest_batch: int | None) -> bool:
+    """Whether larger batches than the largest may fit: the search for it ends somewhere."""
+    return largest_batch is not None and largest_batch >= MAX_BATCH_SIZE
 
 
 def dtypes_used(trace: Trace) -> tuple[str, ...]:
@@ -248,6 +257,7 @@ def _rank_row(
         max_batch_size=sizes,
         max_batch_size_safe={name: answer.safe_batch_size for name, answer in found.items()},
         max_batch_size_pow2={name: 1 << (size.bit_length() - 1) if size else 0 for name, size in sizes.items()},
+        max_batch_size_at_least={name: at_least(size) for name, size in sizes.items()},
         supported=not problems,
         buy=buy,
         rent=rent,

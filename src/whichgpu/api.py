@@ -162,6 +162,7 @@ def explain(
         verdict=look.verdict,
         max_batch_size=look.largest,
         max_batch_size_safe=look.safe,
+        max_batch_size_at_least=advice.at_least(look.largest),
         peak_reserved_bytes=look.reserved_bytes,
         **msgspec.structs.asdict(found),
         remedies=tuple(one for one in outcomes if isinstance(one, remedies.Remedy)),
@@ -290,6 +291,7 @@ def _try(
         verdict=look.verdict,
         max_batch_size=plan.whole(look.largest),
         max_batch_size_safe=plan.whole(look.safe),
+        max_batch_size_at_least=advice.at_least(look.largest),
     )
 
 

@@ -24,6 +24,7 @@ BASIS: dict[Basis, str] = {
 }
 _TRACED = {"fake": "with fake tensors", "real-cpu": "with real tensors on the CPU"}
 DOES_NOT_RUN = "*"
+AT_LEAST = "+"
 VERDICTS: dict[Verdict, tuple[str, str]] = {
     "fits": ("fits", "green"),
     "likely": ("likely fits", "yellow"),
@@ -119,11 +120,15 @@ def print_notes(notes: Sequence[str], console: Console) -> None:
         console.print(line)
 
 
-def print_legend(batches: Iterable[int], console: Console) -> None:
-    """Print what the star means, where one of the batches is shown as a star."""
-    if not all(batches):
+def print_legend(batches: Iterable[int], console: Console, *, more: bool = False) -> None:
+    """Print what the star means, where one of the batches is shown as a star, and the plus where there are `more`."""
+    fail = not all(batches)
+    if fail or more:
         console.print()
+    if fail:
         console.print(f"{DOES_NOT_RUN}  not even batch size 1 fits")
+    if more:
+        console.print(f"{AT_LEAST}  at least so many: larger ones were not tried")
 
 
 def listed(items: Iterable[str], separator: str = ", ") -> str:
@@ -131,6 +136,6 @@ def listed(items: Iterable[str], separator: str = ", ") -> str:
     return separator.join(item.replace(" ", _HARD_BLANK) for item in items)
 
 
-def format_batch(batch_size: int) -> str:
-    """A largest batch in a table; a star where not even one sample fits."""
-    return text.format_count(batch_size) if batch_size else DOES_NOT_RUN
+def format_batch(batch_size: int, *, more: bool = False) -> str:
+    """A largest batch in a table; a star where not even one sample fits, a plus where larger ones were not tried."""
+    return text.format_count(batch_size) + AT_LEAST * more if batch_size else DOES_NOT_RUN

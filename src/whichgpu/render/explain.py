@@ -13,7 +13,7 @@ from rich.text import Text
 from whichgpu import text
 from whichgpu.explanation import ExplainReport, Holder, Span
 from whichgpu.remedies import Remedy
-from whichgpu.render.common import DOES_NOT_RUN, VERDICTS, make_table, print_notes, print_title, traced
+from whichgpu.render.common import AT_LEAST, DOES_NOT_RUN, VERDICTS, make_table, print_notes, print_title, traced
 
 _BAR_WIDTH = 28
 _PHASES = {"setup": "set-up", "other": "between"}
@@ -46,10 +46,10 @@ def _print_peaks(report: ExplainReport, console: Console) -> None:
     facts.add_column(no_wrap=True)
     facts.add_column()
     if report.max_batch_size is not None:
+        more = " or more (larger ones were not tried)" if report.max_batch_size_at_least else ""
         safe = f"{_batch(report.max_batch_size_safe)} surely, " if report.max_batch_size_safe else ""
-        facts.add_row(
-            "largest batch", f"{safe}{_batch(report.max_batch_size)} likely" if report.max_batch_size else "none"
-        )
+        likely = f"{safe}{_batch(report.max_batch_size)}{more or ' likely'}"
+        facts.add_row("largest batch", likely if report.max_batch_size else "none")
     context = f" (and {text.format_bytes(report.context_bytes)} for the CUDA context)" if report.context_bytes else ""
     would = "" if report.verdict in ("fits", "likely", None) else "would be "
     facts.add_row("peak reserved", would + text.format_bytes(report.peak_reserved_bytes) + context)
@@ -66,6 +66,12 @@ def _where(report: ExplainReport) -> str:
 
 def _batch(largest: int | None) -> str:
     return DOES_NOT_RUN if largest == 0 else text.format_count(largest)
+
+
+def _safe_batch(row: ExplainReport | Remedy) -> str:
+    """In a table, with a plus where it is the one that the search ended at."""
+    more = row.max_batch_size_at_least and row.max_batch_size_safe == row.max_batch_size
+    return _batch(row.max_batch_size_safe) + AT_LEAST * more
 
 
 # ---- the timeline -----------------------------------------------------------------------------------
@@ -164,18 +170,18 @@ def _print_remedies(report: ExplainReport, console: Console) -> None:
         table = make_table(*columns)
         table.add_column("\nChange" if report.gpu is not None else "Change")
         now = ["(as it is)", text.format_bytes(report.peak_reserved_bytes), ""]
-        table.add_row(*now, *([_batch(report.max_batch_size_safe)] if report.gpu is not None else []), "")
+        table.add_row(*now, *([_safe_batch(report)] if report.gpu is not None else []), "")
         for remedy in report.remedies:
             cells = [remedy.remedy, text.format_bytes(remedy.peak_reserved_bytes), _saved(remedy)]
-            table.add_row(
-                *cells, *([_batch(remedy.max_batch_size_safe)] if report.gpu is not None else []), remedy.change
-            )
+            table.add_row(*cells, *([_safe_batch(remedy)] if report.gpu is not None else []), remedy.change)
         console.print(table)
         if report.gpu is not None and 0 in (
             report.max_batch_size_safe,
             *(r.max_batch_size_safe for r in report.remedies),
         ):
             console.print(f"{DOES_NOT_RUN}  not even batch size 1 is sure to fit")
+        if any(cell.endswith(AT_LEAST) for cell in (_safe_batch(report), *map(_safe_batch, report.remedies))):
+            console.print(f"{AT_LEAST}  at least so many: larger ones were not tried")
     for left_out in report.left_out:
         console.print(f"Not tried: {left_out.remedy} ({left_out.reason})")
 

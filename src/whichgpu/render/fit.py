@@ -43,10 +43,11 @@ def print_fit(report: FitReport, console: Console, *, detailed: bool) -> None:
         cards = [row for row in report.gpus if row.gpu != "limit"]
         usable = [row for row in cards if row.supported]
         _print_groups(usable, report.batch_size, console)
-        print_legend([size for row in cards for size in (row.max_batch_size_safe, row.max_batch_size)], console)
+        batches = [size for row in cards for size in (row.max_batch_size_safe, row.max_batch_size)]
+        print_legend(batches, console, more=any(row.max_batch_size_at_least for row in cards))
         _print_example(usable, console)
         print_unsupported(
-            "largest batch", ((row.notes, f"{row.gpu} {format_batch(row.max_batch_size)}") for row in cards), console
+            "largest batch", ((row.notes, f"{row.gpu} {_batch(row, row.max_batch_size)}") for row in cards), console
         )
     print_notes(report.notes, console)
 
@@ -104,10 +105,19 @@ def _largest(row: FitRow) -> str:
     """The largest batches: what surely fits, and what likely does."""
     if not row.max_batch_size:
         return "none"
-    likely = (
-        f"{text.format_count(row.max_batch_size)} likely (power of two: {text.format_count(row.max_batch_size_pow2)})"
-    )
-    return f"{text.format_count(row.max_batch_size_safe)} surely, {likely}" if row.max_batch_size_safe else likely
+    largest, safe = text.format_count(row.max_batch_size), text.format_count(row.max_batch_size_safe)
+    if row.max_batch_size_at_least and row.max_batch_size_safe == row.max_batch_size:
+        return f"{safe} or more (larger ones were not tried)"
+    if row.max_batch_size_at_least:
+        likely = f"likely {largest} or more (larger ones were not tried)"
+    else:
+        likely = f"{largest} likely (power of two: {text.format_count(row.max_batch_size_pow2)})"
+    return f"{safe} surely, {likely}" if row.max_batch_size_safe else likely
+
+
+def _batch(row: FitRow, batch_size: int) -> str:
+    """A batch in a table, with a plus where it is the one that the search ended at."""
+    return format_batch(batch_size, more=row.max_batch_size_at_least and batch_size == row.max_batch_size)
 
 
 def _bars(held: Breakdown, console: Console) -> Table:
@@ -191,14 +201,15 @@ def _add_groups(table: Table, rows: Iterable[FitRow]) -> None:
     """
 
     def cells(row: FitRow) -> tuple[str, ...]:
-        batches = (format_batch(row.max_batch_size), format_batch(row.max_batch_size_pow2))
+        batches = (_batch(row, row.max_batch_size), _batch(row, row.max_batch_size_pow2))
         return batches if row.peak_reserved_bytes is None else (*batches, text.format_bytes(row.peak_reserved_bytes))
 
     for size, sold in groupby(rows, key=lambda row: text.format_memory_class(row.memory_bytes)):
         for number, (key, grouped) in enumerate(groupby(sold, key=cells)):
             same = list(grouped)
-            safe = format_batch(min(row.max_batch_size_safe for row in same))
-            table.add_row("" if number else size, safe, *key, listed(row.gpu for row in same))
+            safe = min(same, key=lambda row: row.max_batch_size_safe)
+            batch = _batch(safe, safe.max_batch_size_safe)
+            table.add_row("" if number else size, batch, *key, listed(row.gpu for row in same))
 
 
 def _print_example(cards: Sequence[FitRow], console: Console) -> None:
