@@ -14,7 +14,7 @@ from example_reports import CARDS, MICRO_BATCHES, P100_NOTE, explain_report, fit
 from example_reports import price as example_price
 from rich.console import Console
 
-from whichgpu import catalogue, render
+from whichgpu import accuracy, catalogue, render
 from whichgpu.advice import FitReport, RankReport
 from whichgpu.explanation import ExplainReport
 
@@ -103,6 +103,37 @@ def test_every_card_batch_and_price_is_shown_whole(width: int) -> None:
             assert (2 if row.supported else 1) <= words.count(row.gpu)
     priced = [row for row in report.gpus for price in (row.buy, row.rent) if price is not None]
     assert len(priced) <= words.count("2026-05")
+
+
+@pytest.mark.parametrize("width", [20, 40, 60])
+def test_a_narrow_terminal_cuts_nothing_off(width: int) -> None:
+    """Where a table does not fit the terminal, its lines are longer: names and figures stay whole."""
+    cards = catalogue.load().gpus
+    for output in (
+        fit_text(fit_report(), width=width),
+        fit_text(fit_report(), True, width),
+        explain_text(explain_report(), width),
+        rank_text(60, width),
+        printed(lambda console: render.print_gpus(cards, console), width),
+        printed(lambda console: render.print_accuracy(accuracy.report(), console), width),
+    ):
+        assert "…" not in output
+    listed = printed(lambda console: render.print_gpus(cards, console), width)
+    assert all(word in listed for card in cards for word in card.name.split())
+    assert all(card in fit_text(fit_report(), width=width) for card in ("RTX 3060", "A100 SXM4 80GB"))
+
+
+@pytest.mark.parametrize("columns", ["0", "-5", "1"])
+def test_an_odd_width_is_no_reason_to_print_nothing(columns: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """COLUMNS=0 and the like: the tables are as wide as they need to be."""
+    monkeypatch.setenv("COLUMNS", columns)
+    file = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    console = render.make_console(file)
+    assert console.width >= 20
+    with render.trimmed(console):
+        render.print_fit(fit_report(), console, detailed=False)
+    file.flush()
+    assert "RTX 3060" in file.buffer.getvalue().decode()  # type: ignore[attr-defined]
 
 
 def test_no_card_is_broken_between_lines() -> None:

@@ -16,6 +16,7 @@ from whichgpu.intervals import Verdict
 from whichgpu.render.common import (
     VERDICTS,
     add_column,
+    dense_table,
     format_batch,
     listed,
     make_table,
@@ -24,10 +25,12 @@ from whichgpu.render.common import (
     print_section,
     print_title,
     print_unsupported,
+    print_whole,
     traced,
 )
 
 _BAR_WIDTH = 24
+_USUAL = 76  # below this, tables of cards do without the padding
 _BAR_COLUMNS: tuple[JustifyMethod, ...] = ("left", "right", "right", "left")
 
 
@@ -73,10 +76,10 @@ def _print_card(row: FitRow, batch_size: int, console: Console) -> None:
     elif row.breakdown is not None:
         needed = sum(count for _, count in _items(row.breakdown))
         facts.add_row("would allocate", text.format_bytes(needed) + where)
-    console.print(Padding(facts, (0, 0, 0, 2)))
+    print_whole(Padding(facts, (0, 0, 0, 2)), console)
     if row.breakdown is not None:
         console.print("  held at the peak" if row.peak_reserved_bytes is not None else "  would be held at the peak")
-        console.print(Padding(_bars(row.breakdown, console), (0, 0, 0, 4)))
+        print_whole(Padding(_bars(row.breakdown, console), (0, 0, 0, 4)), console)
 
 
 def _verdict(row: FitRow, name: str, batch_size: int) -> Text:
@@ -161,7 +164,9 @@ def _print_groups(cards: Sequence[FitRow], batch_size: int, console: Console) ->
     for verdict, (words, style) in _SECTIONS.items():
         rows = [row for row in (*fitting, *missing) if row.verdict == verdict]
         if rows:
-            table = make_table("\nSold as>", "Safe\nbatch>", "Likely\nbatch>", "Power\nof two>")
+            table = make_table() if console.width >= _USUAL else dense_table(console, narrow=True)
+            for title in ("\nSold as>", "Safe\nbatch>", "Likely\nbatch>", "Power\nof two>"):
+                add_column(table, title)
             if rows[0].peak_reserved_bytes is not None:
                 add_column(table, "Peak\nreserved>")
             table.add_column("\nCards")
@@ -221,4 +226,4 @@ def _print_example(cards: Sequence[FitRow], console: Console) -> None:
     assert row.breakdown is not None
     console.print()
     console.print(Text(f"Held at the peak ({row.gpu}; in {row.peak_phase}, at {row.peak_op})", "bold"))
-    console.print(Padding(_bars(row.breakdown, console), (0, 0, 0, 2)))
+    print_whole(Padding(_bars(row.breakdown, console), (0, 0, 0, 2)), console)

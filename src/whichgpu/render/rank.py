@@ -22,6 +22,7 @@ from whichgpu.render.common import (
     print_section,
     print_title,
     print_unsupported,
+    print_whole,
     traced,
 )
 
@@ -57,7 +58,7 @@ def print_rank(report: RankReport, console: Console) -> None:
     columns = _columns(report)
     for block in _blocks(report.workloads, columns, console):
         console.print()
-        console.print(_batch_table(report.workloads, block, console))
+        print_whole(_batch_table(report.workloads, block, console), console)
     _print_members(columns, console)
     more = any(any(row.max_batch_size_at_least.values()) for row in report.gpus)
     print_legend([batch for row in report.gpus for batch in row.max_batch_size.values()], console, more=more)
@@ -132,7 +133,7 @@ def _print_members(columns: Sequence[_Column], console: Console) -> None:
     for column in columns:
         table.add_row(str(column.number), column.memory(), listed(row.gpu for row in column.rows))
     console.print()
-    console.print(table)
+    print_whole(table, console)
 
 
 def _print_tier(
