@@ -61,7 +61,7 @@ MEANINGS: dict[tuple[str, str], str] = {
     ("FitReport", "notes"): "caveats that hold for every card",
     ("FitRow", "gpu"): "the card's name, or `limit`",
     ("FitRow", "memory_bytes"): "what the driver shows, or the limit",
-    ("FitRow", "fits"): "whether the batch size surely fits: the verdict is `fits`",
+    ("FitRow", "fits"): "whether the batch size surely fits: the verdict is `fits`, and the card is supported",
     ("FitRow", "verdict"): "the high end of the peak fits, the likely one does, only the low end does, or none",
     (
         "FitRow",

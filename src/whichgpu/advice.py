@@ -47,7 +47,7 @@ class FitRow(msgspec.Struct, frozen=True, kw_only=True):
 
     gpu: str
     memory_bytes: int  # what the driver reports, or the limit
-    fits: bool  # the verdict is "fits"
+    fits: bool  # the verdict is "fits", and the card is supported
     verdict: Verdict
     peak_reserved_bytes: int | None  # the likely one at the batch size; None when that does not fit
     peak_reserved_low_bytes: int
@@ -156,7 +156,7 @@ def _row(
     return FitRow(
         gpu=name,
         memory_bytes=memory_bytes,
-        fits=verdict == "fits",
+        fits=verdict == "fits" and not problems,
         verdict=verdict,
         peak_reserved_bytes=interval.likely_bytes if result.fits else None,
         peak_reserved_low_bytes=interval.low_bytes,
@@ -178,6 +178,13 @@ def _row(
 def at_least(largest_batch: int | None) -> bool:
     """Whether larger batches than the largest may fit: the search for it ends somewhere."""
     return largest_batch is not None and largest_batch >= MAX_BATCH_SIZE
+
+
+def left_out(cards: Sequence[Gpu]) -> list[str]:
+    """What is said of the catalogue's cards that cannot be asked about, as CUDA does not run on them."""
+    others = [card for card in cards if not card.cuda]
+    vendors = ", ".join(sorted({card.vendor for card in others}))
+    return [f"{len(others)} cards of the catalogue without CUDA ({vendors}) are left out"] if others else []
 
 
 def dtypes_used(trace: Trace) -> tuple[str, ...]:

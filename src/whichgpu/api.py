@@ -71,7 +71,8 @@ def fit(
     arguments.check_memory_limit(memory_limit_bytes)
     arguments.check_gpus(gpus)
     cards = catalogue.load()
-    chosen = [cards.find(gpu) for gpu in gpus] if gpus else [card for card in cards.gpus if card.cuda]
+    named = {card.id: card for card in map(cards.find, gpus or ())}  # a card named twice is answered once
+    chosen = list(named.values()) or [card for card in cards.gpus if card.cuda]
     ref = workload.parse(name)
     if optimizer is not None:
         ref = workload.with_options(ref, {"optimizer": optimizer})
@@ -106,8 +107,16 @@ def fit(
             basis="predicted",
             trace=predictor.info(),
             gpus=tuple(rows),
-            notes=predictor.notes(),
+            notes=(*predictor.notes(), *_in_general(predictor, exact), *([] if gpus else advice.left_out(cards.gpus))),
         )
+
+
+def _in_general(predictor: Predictor, exact: bool) -> list[str]:
+    """What is said of a workload for which every card is answered by a line, although a named one need not be."""
+    info = predictor.info()
+    if exact or info.affine or info.kind != "fake":
+        return []
+    return ["that line is an estimate for many cards at once: a card that is named (--gpu) is answered exactly"]
 
 
 def explain(
@@ -212,7 +221,7 @@ def rank(
         basis="predicted",
         traces=traces,
         gpus=advice.ranked(chosen, answers, prices),
-        notes=tuple(dict.fromkeys(notes)),
+        notes=tuple(dict.fromkeys((*notes, *advice.left_out(cards.gpus)))),
     )
 
 

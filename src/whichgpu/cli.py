@@ -93,7 +93,7 @@ def fit(
     """Does a batch fit, and what is the largest that does?
 
     Says for each card what the peak memory is and what holds it. Without --gpu: for every card of the
-    catalogue, grouped by the memory that it is sold with. Traces are kept in the user's cache directory, or below $WHICHGPU_CACHE.
+    catalogue that CUDA runs on, grouped by the memory that it is sold with. Traces are kept in the user's cache directory, or below $WHICHGPU_CACHE.
     """
     size = None if batch_size is None else text.parse_batch_size(batch_size)
     limit = None if memory_limit is None else text.parse_bytes(memory_limit)
@@ -163,7 +163,7 @@ def rank(
 ) -> None:
     """Which cards train these workloads, and at what price?
 
-    Prints the largest batch of each workload on each card of the catalogue (* where not even batch size 1
+    Prints the largest batch of each workload on each card of the catalogue that CUDA runs on (* where not even batch size 1
     fits; cards with the same batches share a column), then the cards in three tiers with dated prices to buy
     and to rent, the cheapest that trains all first. Cards that cannot run it at all come last, with the reason.
     """

@@ -143,6 +143,14 @@ def test_a_largest_batch_at_the_end_of_the_search_is_a_lower_bound() -> None:
     assert {"w0": True, "w1": False} == at_least
 
 
+def test_nothing_fits_on_a_card_that_cannot_run_it() -> None:
+    """Memory is of no help where there are no kernels: a program that reads `fits` alone is not misled."""
+    card = catalogue.load().find("H200")
+    able, unable = (advice.fit_row(card, estimate(), 8, 700 * MIB, problems) for problems in ((), ("no kernels",)))
+    assert (True, "fits") == (able.fits, able.verdict)
+    assert (False, "fits", False) == (unable.fits, unable.verdict, unable.supported)
+
+
 def test_a_row_that_does_not_fit_has_no_peaks() -> None:
     """Unknown is None; the largest batch is still told."""
     row = advice.limit_row(estimate(), 1000, 8 * GIB)
