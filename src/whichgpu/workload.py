@@ -53,6 +53,7 @@ _OWN_TOOLS = frozenset({"whichgpu", "msgspec", "platformdirs", "rapidfuzz", "ric
 _FORMS = "file.py:function, package.module:function, timm:NAME, torchvision:NAME, hf:NAME or a zoo name"
 _NO_OPTIONS = "options are for timm:, torchvision:, hf: and the zoo; a step of your own sets them itself"
 _LONGEST_MESSAGE = 300
+_SHORT = 3  # letters
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,10 +162,13 @@ def zoo_names() -> tuple[str, ...]:
 def nearest(word: str, names: Iterable[str], limit: int = 3) -> str:
     """A clause "; did you mean a, b or c?" with the names nearest to `word`, or nothing when none is near."""
     try:
-        from rapidfuzz import process  # noqa: PLC0415  (a machine that only runs steps may lack it)
+        from rapidfuzz import fuzz, process  # noqa: PLC0415  (a machine that only runs steps may lack it)
     except ImportError:
         return ""
-    hits = [hit[0] for hit in process.extract(word, list(names), limit=limit, score_cutoff=60)]
+    # of a short word any long one holds a part, as "foreach" does of "foo": it must be alike as a whole
+    scorer = fuzz.WRatio if len(word) > _SHORT else fuzz.ratio
+    found = process.extract(word, list(names), scorer=scorer, processor=str.casefold, limit=limit, score_cutoff=60)
+    hits = [hit[0] for hit in found]
     if not hits:
         return ""
     return "; did you mean " + (", ".join(hits[:-1]) + " or " if len(hits) > 1 else "") + hits[-1] + "?"
