@@ -259,7 +259,7 @@ def test_json_stands_alone_on_stdout(api: FakeApi, capsys: pytest.CaptureFixture
         (["fit", "resnet50", "--batch-size", "1.5"], "batch size '1.5' is not"),
         (["fit", "resnet50", "--batch-size", "1e3"], "batch size '1e3' is not"),
         (["fit", "resnet50", "--batch-size", ""], "batch size '' is not"),
-        (["fit", "resnet50", "--batch-size", "9" * 30], "is not a whole number"),
+        (["fit", "resnet50", "--batch-size", "9" * 30], "is more than 2,147,483,647, the limit"),
         (["fit", "resnet50", "--memory-limit", "nan"], "'nan' is not a memory size"),
         (["fit", "resnet50", "--memory-limit", "8 giraffes"], "'8 giraffes' is not a memory size"),
         (["fit", "resnet50", "--memory-limit", "-1"], "'-1' is not a memory size"),
