@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from whichgpu.workload import workload
+from whichgpu import describe
 
 LATENT = 128
 
@@ -38,7 +38,7 @@ def discriminator():
     )
 
 
-@workload(unit="images", name="small GAN", default_batch_size=64)
+@describe(unit="images", name="small GAN", default_batch_size=64)
 def setup(device):
     """Build both networks; a step trains the discriminator, then the generator."""
     make, judge = generator().to(device), discriminator().to(device)

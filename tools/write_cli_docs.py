@@ -73,7 +73,7 @@ MEANINGS: dict[tuple[str, str], str] = {
     ("FitReport", "notes"): "caveats that hold for every card",
     ("FitRow", "gpu"): "the card's name, or `limit`",
     ("FitRow", "memory_bytes"): "what the driver shows, or the limit",
-    ("FitRow", "fits"): "whether the batch size surely fits: the verdict is `fits`",
+    ("FitRow", "fits"): "whether the batch size surely fits: the verdict is `fits`, and the card is supported",
     ("FitRow", "verdict"): "the high end of the peak fits, the likely one does, only the low end does, or none",
     (
         "FitRow",
@@ -89,6 +89,10 @@ MEANINGS: dict[tuple[str, str], str] = {
     ("FitRow", "max_batch_size"): "the largest batch that likely fits; 0 where not even 1 does",
     ("FitRow", "max_batch_size_safe"): "the largest batch whose high end fits, to 1 %; 0 where that of not even 1 does",
     ("FitRow", "max_batch_size_pow2"): "the largest power of two that likely fits",
+    (
+        "FitRow",
+        "max_batch_size_at_least",
+    ): "whether larger ones than `max_batch_size` may fit: the search ends at 1,048,576",
     ("FitRow", "breakdown"): "what holds the allocated peak, or would on a card with room for it",
     ("FitRow", "peak_phase"): "phase of the step at that peak",
     ("FitRow", "peak_op"): "operator at that peak",
@@ -112,6 +116,10 @@ MEANINGS: dict[tuple[str, str], str] = {
     ("ExplainReport", "verdict"): "of the batch size on the card, as for `fit`; `null` without a card",
     ("ExplainReport", "max_batch_size"): "the largest batch that likely fits; 0 where not even 1 does",
     ("ExplainReport", "max_batch_size_safe"): "the largest batch whose high end fits; 0 where that of not even 1 does",
+    (
+        "ExplainReport",
+        "max_batch_size_at_least",
+    ): "whether larger ones than `max_batch_size` may fit: the search ends at 1,048,576",
     ("ExplainReport", "peak_reserved_bytes"): "most that PyTorch takes, with room for it where the batch does not fit",
     ("ExplainReport", "peak_allocated_bytes"): "most that tensors hold of it",
     ("ExplainReport", "peak_step"): "step of that peak, from 0; `null` in the set-up",
@@ -154,6 +162,7 @@ MEANINGS: dict[tuple[str, str], str] = {
         "max_batch_size",
     ): "as above, with the change; `null` also where each batch size would have to be traced",
     ("Remedy", "max_batch_size_safe"): "as above, with the change",
+    ("Remedy", "max_batch_size_at_least"): "as above, with the change",
     ("LeftOut", "remedy"): "what was not tried",
     ("LeftOut", "reason"): "why",
     ("RankReport", "workloads"): "names in the order asked for",
@@ -169,6 +178,7 @@ MEANINGS: dict[tuple[str, str], str] = {
     ("RankRow", "max_batch_size"): "by workload, the largest batch that likely fits; 0 where not even 1 does",
     ("RankRow", "max_batch_size_safe"): "by workload, the largest batch whose high end fits, to 1 %",
     ("RankRow", "max_batch_size_pow2"): "by workload, the largest power of two that likely fits",
+    ("RankRow", "max_batch_size_at_least"): "by workload, whether larger ones may fit: the search ends at 1,048,576",
     (
         "RankRow",
         "supported",

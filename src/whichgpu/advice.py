@@ -12,6 +12,7 @@ import msgspec
 
 from whichgpu.catalogue import Gpu, Price
 from whichgpu.intervals import Estimate, Verdict
+from whichgpu.memory import MAX_BATCH_SIZE
 from whichgpu.trace import Trace
 
 Basis = Literal["measured", "predicted", "published"]
@@ -46,7 +47,7 @@ class FitRow(msgspec.Struct, frozen=True, kw_only=True):
 
     gpu: str
     memory_bytes: int  # what the driver reports, or the limit
-    fits: bool  # the verdict is "fits"
+    fits: bool  # the verdict is "fits", and the card is supported
     verdict: Verdict
     peak_reserved_bytes: int | None  # the likely one at the batch size; None when that does not fit
     peak_reserved_low_bytes: int
@@ -56,6 +57,7 @@ class FitRow(msgspec.Struct, frozen=True, kw_only=True):
     max_batch_size: int  # the largest that likely fits; 0 when not even batch 1 does
     max_batch_size_safe: int  # the largest whose high end fits
     max_batch_size_pow2: int  # of those that likely fit
+    max_batch_size_at_least: bool = False  # the search ended at its upper end: larger ones may fit
     breakdown: Breakdown | None
     peak_phase: str  # phase at the allocated peak
     peak_op: str  # operator at the allocated peak
@@ -85,6 +87,7 @@ class RankRow(msgspec.Struct, frozen=True, kw_only=True):
     max_batch_size: dict[str, int]  # by workload, what likely fits; 0 is printed as "*"
     max_batch_size_safe: dict[str, int]
     max_batch_size_pow2: dict[str, int]
+    max_batch_size_at_least: dict[str, bool] = {}  # the search ended at its upper end
     supported: bool
     buy: Price | None
     rent: Price | None
@@ -154,7 +157,7 @@ def _row(
     return FitRow(
         gpu=name,
         memory_bytes=memory_bytes,
-        fits=verdict == "fits",
+        fits=verdict == "fits" and not problems,
         verdict=verdict,
         peak_reserved_bytes=interval.likely_bytes if result.fits else None,
         peak_reserved_low_bytes=interval.low_bytes,
@@ -164,12 +167,25 @@ def _row(
         max_batch_size=largest_batch,
         max_batch_size_safe=safe_batch,
         max_batch_size_pow2=estimate.largest_power_of_two(room_bytes),
+        max_batch_size_at_least=at_least(largest_batch),
         breakdown=Breakdown(**{field: peak.held_bytes[held] for field, held in _BREAKDOWN.items()}),
         peak_phase=peak.phase,
         peak_op=peak.op_name,
         supported=not problems,
         notes=tuple(problems),
     )
+
+
+def at_least(largest_batch: int | None) -> bool:
+    """Whether larger batches than the largest may fit: the search for it ends somewhere."""
+    return largest_batch is not None and largest_batch >= MAX_BATCH_SIZE
+
+
+def left_out(cards: Sequence[Gpu]) -> list[str]:
+    """What is said of the catalogue's cards that cannot be asked about, as CUDA does not run on them."""
+    others = [card for card in cards if not card.cuda]
+    vendors = ", ".join(sorted({card.vendor for card in others}))
+    return [f"{len(others)} cards of the catalogue without CUDA ({vendors}) are left out"] if others else []
 
 
 def dtypes_used(trace: Trace) -> tuple[str, ...]:
@@ -259,6 +275,7 @@ def _rank_row(
         max_batch_size=sizes,
         max_batch_size_safe={name: answer.safe_batch_size for name, answer in found.items()},
         max_batch_size_pow2={name: answer.power_of_two for name, answer in found.items()},
+        max_batch_size_at_least={name: at_least(size) for name, size in sizes.items()},
         supported=not problems,
         buy=buy,
         rent=rent,

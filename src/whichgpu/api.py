@@ -13,12 +13,12 @@ from typing import NamedTuple, cast
 
 import msgspec
 
-from whichgpu import advice, catalogue, explanation, remedies, text, tracing, workload
+from whichgpu import advice, arguments, catalogue, explanation, remedies, text, tracing, workload
 from whichgpu import snapshot as snapshots
 from whichgpu.advice import FitReport, RankReport, TraceInfo
 from whichgpu.answers import Book, Traced, head
 from whichgpu.capability import CLASSES, class_of
-from whichgpu.errors import DataDependentError, InputError, StepError, WhichGpuError
+from whichgpu.errors import DataDependentError, StepError, WhichGpuError
 from whichgpu.explanation import ExplainReport
 from whichgpu.extrapolation import LineModel
 from whichgpu.intervals import Estimate, Evidence, Model, Verdict, kinds_of, least_sure, spread_in_words, widest
@@ -60,15 +60,19 @@ def fit(
 ) -> FitReport:
     """Does a batch of the workload fit on each card, and what is the largest that does?
 
-    Without `gpus`: every card of the catalogue. Raises subclasses of WhichGpuError.
+    `batch_size`: samples per step, by default the workload's own. `gpus`: names of cards, by default every card with CUDA
+    of the catalogue; cards that are named are answered exactly. `memory_limit_bytes` adds a row for PyTorch's allocator
+    limited to so much. `optimizer` ("adamw", "sgd", ...) replaces that of a library's model or of the zoo. `cache=False`
+    traces again and keeps nothing on disk. `on_progress` is called with a line now and then. Raises subclasses of
+    WhichGpuError.
     """
-    if batch_size is not None and batch_size < 1:
-        raise InputError(f"batch size {batch_size}: it must be 1 or more")
-    if memory_limit_bytes is not None and memory_limit_bytes < 1:
-        raise InputError(f"memory limit of {memory_limit_bytes} bytes: it must be positive")
-    _refuse_text(gpus, "gpus")
+    arguments.check_name(name)
+    arguments.check_batch_size(batch_size)
+    arguments.check_memory_limit(memory_limit_bytes)
+    arguments.check_gpus(gpus)
     cards = catalogue.load()
-    chosen = [cards.find(gpu) for gpu in gpus] if gpus else [card for card in cards.gpus if card.cuda]
+    named = {card.id: card for card in map(cards.find, gpus or ())}  # a card named twice is answered once
+    chosen = list(named.values()) or [card for card in cards.gpus if card.cuda]
     ref = workload.parse(name)
     if optimizer is not None:
         ref = workload.with_options(ref, {"optimizer": optimizer})
@@ -105,10 +109,20 @@ def fit(
             gpus=tuple(rows),
             notes=(
                 *predictor.notes(),
+                *_in_general(predictor, exact),
                 *([_limit_note(limit_card)] if memory_limit_bytes is not None else []),
                 *_unbounded(row.max_batch_size for row in rows),
+                *([] if gpus else advice.left_out(cards.gpus)),
             ),
         )
+
+
+def _in_general(predictor: Predictor, exact: bool) -> list[str]:
+    """What is said of a workload for which every card is answered by a line, although a named one need not be."""
+    info = predictor.info()
+    if exact or info.affine or info.kind != "fake":
+        return []
+    return ["that line is an estimate for many cards at once: a card that is named (--gpu) is answered exactly"]
 
 
 def explain(
@@ -124,10 +138,12 @@ def explain(
 
     Each remedy is traced by itself, which takes seconds for each the first time. Without `gpu` memory has no limit, and
     the rules are those of the H200. `snapshot` names a file for the predicted allocator events as a PyTorch memory
-    snapshot; an earlier file there is replaced. Raises subclasses of WhichGpuError.
+    snapshot; an earlier file there is replaced. The other arguments are those of `fit`. Raises subclasses of
+    WhichGpuError.
     """
-    if batch_size is not None and batch_size < 1:
-        raise InputError(f"batch size {batch_size}: it must be 1 or more")
+    arguments.check_name(name)
+    arguments.check_batch_size(batch_size)
+    arguments.check_gpu(gpu)
     cards = catalogue.load()
     card = cards.find(gpu) if gpu is not None else None
     capability = (card or cards.find(DEFAULT_CARD)).capability
@@ -161,6 +177,7 @@ def explain(
         verdict=look.verdict,
         max_batch_size=look.largest,
         max_batch_size_safe=look.safe,
+        max_batch_size_at_least=advice.at_least(look.largest),
         peak_reserved_bytes=look.reserved_bytes,
         **msgspec.structs.asdict(found),
         remedies=tuple(one for one in outcomes if isinstance(one, remedies.Remedy)),
@@ -178,11 +195,9 @@ def rank(
 ) -> RankReport:
     """Which cards train these workloads, and what do they cost? Best first.
 
-    Raises subclasses of WhichGpuError.
+    `names` is a list; the other arguments are those of `fit`. Raises subclasses of WhichGpuError.
     """
-    if not names:
-        raise InputError("name at least one workload")
-    _refuse_text(names, "names")
+    arguments.check_names(names)
     refs = list({ref.text: ref for ref in map(workload.parse, names)}.values())
     cards = catalogue.load()
     chosen = [card for card in cards.gpus if card.cuda]
@@ -215,14 +230,8 @@ def rank(
         basis="predicted",
         traces=traces,
         gpus=advice.ranked(chosen, answers, prices),
-        notes=tuple(dict.fromkeys(notes)),
+        notes=tuple(dict.fromkeys((*notes, *advice.left_out(cards.gpus)))),
     )
-
-
-def _refuse_text(given: Sequence[str] | None, what: str) -> None:
-    """A single name where a list is wanted would be taken for a list of letters."""
-    if isinstance(given, str):
-        raise InputError(f"{what}={given!r} is one name; write {what}=[{given!r}]")
 
 
 def _limit_note(card: catalogue.Gpu) -> str:
@@ -315,6 +324,7 @@ def _try(
         verdict=look.verdict,
         max_batch_size=plan.whole(look.largest),
         max_batch_size_safe=plan.whole(look.safe),
+        max_batch_size_at_least=advice.at_least(look.largest),
     )
 
 

@@ -182,6 +182,8 @@ class Catalogue:
         if len(name) > LONGEST_NAME:
             raise CatalogueError(f'"{_plain(name[:40])}..." is too long for a name; `whichgpu gpus` lists the names')
         key = _key(name)
+        if not key and any(map(str.isalnum, name)):
+            raise CatalogueError(f'no card is called "{_plain(name)}"; `whichgpu gpus` lists the names')
         if not key:
             raise CatalogueError("the card's name is empty; `whichgpu gpus` lists the names")
         for candidate in dict.fromkeys((key, re.sub(r"(?<=\d)(g|gib)$", "gb", key))):

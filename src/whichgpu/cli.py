@@ -8,6 +8,7 @@ is laid out by `render`; this module only reads arguments and turns errors into 
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import os
 import signal
@@ -20,7 +21,7 @@ import typer
 
 from whichgpu import cli_results, text
 from whichgpu.cli_common import WORKLOAD as _WORKLOAD
-from whichgpu.cli_common import Json, NoCache
+from whichgpu.cli_common import Json, NoCache, discard_output
 from whichgpu.cli_common import print_record as _print
 from whichgpu.cli_common import progress as _progress
 from whichgpu.errors import InputError, WhichGpuError
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 
 # Typer keeps a private copy of click since 0.29, so its base of usage errors is reached through a public one.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+
+# A write that fails so is no bug. Files of our own have errors that name them; what is left is standard output.
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EPIPE}
 
 app = typer.Typer(
     name="whichgpu",
@@ -89,7 +93,7 @@ def fit(
     """Does a batch fit, and what is the largest that does?
 
     Says for each card what the peak memory is and what holds it. Without --gpu: for every card of the
-    catalogue, grouped by the memory that it is sold with. Traces are kept in the user's cache directory, or below $WHICHGPU_CACHE.
+    catalogue that CUDA runs on, grouped by the memory that it is sold with. Traces are kept in the user's cache directory, or below $WHICHGPU_CACHE.
     """
     size = None if batch_size is None else text.parse_batch_size(batch_size)
     limit = None if memory_limit is None else text.parse_bytes(memory_limit)
@@ -159,7 +163,7 @@ def rank(
 ) -> None:
     """Which cards train these workloads, and at what price?
 
-    Prints the largest batch of each workload on each card of the catalogue (* where not even batch size 1
+    Prints the largest batch of each workload on each card of the catalogue that CUDA runs on (* where not even batch size 1
     fits; cards with the same batches share a column), then the cards in three tiers with dated prices to buy
     and to rent, the cheapest that trains all first. Cards that cannot run it at all come last, with the reason.
     """
@@ -326,6 +330,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 
 def _run(arguments: list[str] | None) -> int:
     try:
+        _check_text(sys.argv[1:] if arguments is None else arguments)
         code = app(arguments, standalone_mode=False)
     except WhichGpuError as error:
         return _fail(" ".join(str(error).split()), error.exit_code)
@@ -333,13 +338,29 @@ def _run(arguments: list[str] | None) -> int:
         return _fail(f"{error.format_message()} (see whichgpu --help)", 2)  # type: ignore[attr-defined]
     except (KeyboardInterrupt, typer.Abort):
         code = 130
+    except OSError as error:
+        if error.errno not in _NO_ROOM:
+            raise
+        discard_output()
+        gone = error.errno == errno.EPIPE  # whoever read the output
+        return 0 if gone else _fail(f"output cannot be written: {error.strerror}", 2)
     # newer Typers turn Ctrl-C into this code, older ones into Abort
     return _fail("interrupted", 130, label="") if code == 130 else code or 0
 
 
+def _check_text(arguments: list[str]) -> None:
+    """Bytes that are no text in the locale's encoding can neither be shown nor kept."""
+    for argument in arguments:
+        if not argument.isascii():
+            from whichgpu.workload import check_text  # noqa: PLC0415
+
+            check_text(argument)
+
+
 def _fail(message: str, code: int, label: str = "error: ") -> int:
     colour = typer.colors.RED if sys.stderr.isatty() and not os.environ.get("NO_COLOR") else None
-    typer.secho(f"{label}{message}", fg=colour, err=True)
+    with contextlib.suppress(OSError):  # a full disk: the code says it too
+        typer.secho(f"{label}{message}", fg=colour, err=True)
     return code
 
 

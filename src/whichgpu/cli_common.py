@@ -31,8 +31,13 @@ def print_record(record: Any, json: bool, print_text: Callable[[Any], None]) -> 
                 print_text(console)
         sys.stdout.flush()
     except BrokenPipeError:
-        # whoever read the output is gone: nothing is left to say, not even on the way out
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # whoever read the output is gone: nothing is left to say
+        discard_output()
+
+
+def discard_output() -> None:
+    """Have what is printed, and what could not be printed yet, go nowhere: not even an error on the way out."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @contextlib.contextmanager

@@ -21,6 +21,11 @@ class WhichGpuError(Exception):
 
     exit_code = 2
 
+    def __str__(self) -> str:
+        # PyTorch's own errors end in the frames of its C++ code, which say nothing to whoever asked
+        words, frames, _ = super().__str__().partition("Exception raised from ")
+        return f"{words.rstrip()} ..." if frames else words
+
 
 class InputError(WhichGpuError):
     """A value given by the user cannot be used."""

@@ -40,6 +40,7 @@ class Remedy(msgspec.Struct, frozen=True, kw_only=True):
     verdict: Verdict | None  # None when no card was named
     max_batch_size: int | None  # likely fits; None without a card, or where it was not worked out
     max_batch_size_safe: int | None  # surely fits
+    max_batch_size_at_least: bool = False  # the search ended at its upper end: larger ones may fit
 
 
 class LeftOut(msgspec.Struct, frozen=True, kw_only=True):

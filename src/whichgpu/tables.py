@@ -14,7 +14,7 @@ from typing import Literal
 
 import msgspec
 
-from whichgpu.advice import Basis, RankReport, Tier, tier_of
+from whichgpu.advice import Basis, RankReport, RankRow, Tier, tier_of
 from whichgpu.errors import InputError
 
 Kind = Literal["max-batch", "throughput", "relative"]
@@ -214,6 +214,11 @@ def tiers(figures: Figures) -> TierTable:
     )
 
 
+def _predicted(row: RankRow, workload: str) -> Figure:
+    exact = not row.max_batch_size_at_least.get(workload, False)
+    return Figure(max_batch_size=row.max_batch_size[workload], exact=exact, exact_pow2=exact)
+
+
 def from_rank(report: RankReport, gpus: Collection[str] | None = None) -> Figures:
     """A ranking as figures: largest batches, tiers and prices; how fast anything runs, it does not say.
 
@@ -244,9 +249,7 @@ def from_rank(report: RankReport, gpus: Collection[str] | None = None) -> Figure
         source=f"steps traced with {', '.join(versions) or 'an unknown torch'}",
         cards=tuple(cards),
         lines=tuple(Line(workload=name, name=name, batch_unit="samples", rate_unit="") for name in report.workloads),
-        figures=tuple(
-            tuple(Figure(max_batch_size=row.max_batch_size[name]) for row in rows) for name in report.workloads
-        ),
+        figures=tuple(tuple(_predicted(row, name) for row in rows) for name in report.workloads),
         notes=(*report.notes, *left_out),
     )
 

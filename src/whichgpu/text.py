@@ -201,7 +201,11 @@ def parse_bytes(words: str) -> int:
 def parse_batch_size(words: str) -> int:
     """The batch size that a person typed; raises InputError unless it is a whole number of at least 1."""
     word = words.strip()
-    if not re.fullmatch(r"[0-9]+", word) or not 1 <= int(word[:20]) <= _LARGEST_BATCH:
+    if re.fullmatch(r"[0-9]+", word) and int(word[:20]) > _LARGEST_BATCH:
+        raise InputError(
+            f"batch size {_quoted(words)} is more than {_LARGEST_BATCH:,}, the limit; write for example 32"
+        )
+    if not re.fullmatch(r"[0-9]+", word) or int(word[:20]) < 1:
         raise InputError(f"batch size {_quoted(words)} is not a whole number of at least 1; write for example 32")
     return int(word)
 

@@ -53,6 +53,7 @@ _OWN_TOOLS = frozenset({"whichgpu", "msgspec", "platformdirs", "rapidfuzz", "ric
 _FORMS = "file.py:function, package.module:function, timm:NAME, torchvision:NAME, hf:NAME or a zoo name"
 _NO_OPTIONS = "options are for timm:, torchvision:, hf: and the zoo; a step of your own sets them itself"
 _LONGEST_MESSAGE = 300
+_SHORT = 3  # letters
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,6 +114,7 @@ def describe(
 
 def parse(text: str) -> WorkloadRef:
     """Read a workload's name; raises WorkloadError for one that cannot exist, with the nearest that do."""
+    check_text(text)
     text = text.strip()
     prefix, colon, rest = text.partition(":")
     if colon and prefix in _ADAPTERS:
@@ -127,6 +129,18 @@ def parse(text: str) -> WorkloadRef:
         return _parse_module(text)
     near = nearest(name, zoo_names())
     raise WorkloadError(f"unknown workload {_quote(text)}{near}; a workload is {_FORMS}")
+
+
+def check_text(words: str) -> None:
+    """Raise WorkloadError for a name of bytes that are no text in this locale: it can neither be shown nor kept."""
+    try:
+        words.encode()
+    except UnicodeEncodeError:
+        shown = _quote(words.encode(errors="backslashreplace").decode())
+        raise WorkloadError(
+            f"{shown} holds bytes that are no text in this locale ({sys.getfilesystemencoding()}); rename it, or set "
+            "LC_ALL to a UTF-8 locale such as C.UTF-8"
+        ) from None
 
 
 def with_options(ref: WorkloadRef, options: Mapping[str, str]) -> WorkloadRef:
@@ -148,10 +162,13 @@ def zoo_names() -> tuple[str, ...]:
 def nearest(word: str, names: Iterable[str], limit: int = 3) -> str:
     """A clause "; did you mean a, b or c?" with the names nearest to `word`, or nothing when none is near."""
     try:
-        from rapidfuzz import process  # noqa: PLC0415  (a machine that only runs steps may lack it)
+        from rapidfuzz import fuzz, process  # noqa: PLC0415  (a machine that only runs steps may lack it)
     except ImportError:
         return ""
-    hits = [hit[0] for hit in process.extract(word, list(names), limit=limit, score_cutoff=60)]
+    # of a short word any long one holds a part, as "foreach" does of "foo": it must be alike as a whole
+    scorer = fuzz.WRatio if len(word) > _SHORT else fuzz.ratio
+    found = process.extract(word, list(names), scorer=scorer, processor=str.casefold, limit=limit, score_cutoff=60)
+    hits = [hit[0] for hit in found]
     if not hits:
         return ""
     return "; did you mean " + (", ".join(hits[:-1]) + " or " if len(hits) > 1 else "") + hits[-1] + "?"
@@ -182,8 +199,10 @@ def _parse_file(path: str, function: str) -> WorkloadRef:
     if not file.is_file():
         folder = file.parent if file.parent.is_dir() else Path()
         near = nearest(file.name, [str(folder / found.name) for found in folder.glob("*.py")])
+        check_text(os.getcwd())
         raise WorkloadError(f"no such file: {_one_line(path)} (seen from {os.getcwd()}){near}")
     target = os.path.abspath(file)
+    check_text(target)
     return WorkloadRef(text=f"{file}:{function}", scheme="file", target=target, function=function)
 
 
@@ -192,6 +211,7 @@ def _parse_module(text: str) -> WorkloadRef:
     _check_function(text, function)
     if not _FUNCTION.fullmatch(module):
         raise WorkloadError(f"unknown workload {_quote(text)}; a workload is {_FORMS}")
+    check_text(os.getcwd())  # a module is looked for here first
     top = module.partition(".")[0]
     if top not in sys.builtin_module_names and PathFinder.find_spec(top, [os.getcwd(), *sys.path]) is None:
         schemes = nearest(top, _ADAPTERS)

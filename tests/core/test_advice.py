@@ -12,7 +12,7 @@ from whichgpu import advice, catalogue, workspaces
 from whichgpu.advice import FitReport, Largest, RankReport, TraceInfo
 from whichgpu.catalogue import Price
 from whichgpu.intervals import Estimate, Spread
-from whichgpu.memory import MemoryModel
+from whichgpu.memory import MAX_BATCH_SIZE, MemoryModel
 
 GIB = 1 << 30
 INFO = TraceInfo(kind="fake", affine=True, seconds=1.0)
@@ -75,6 +75,7 @@ def test_json_keys_of_fit_are_frozen() -> None:
             "max_batch_size",
             "max_batch_size_safe",
             "max_batch_size_pow2",
+            "max_batch_size_at_least",
             "breakdown",
             "peak_phase",
             "peak_op",
@@ -131,6 +132,23 @@ def test_fits_is_said_only_when_the_high_end_fits(limit_mib: int) -> None:
     assert row.peak_reserved_low_bytes <= (row.peak_reserved_bytes or row.peak_reserved_high_bytes)
     assert row.max_batch_size_safe <= row.max_batch_size
     assert (row.peak_reserved_bytes is None) == (row.verdict in ("tight", "no"))
+
+
+def test_a_largest_batch_at_the_end_of_the_search_is_a_lower_bound() -> None:
+    """A batch that was only not tried is never told as the largest."""
+    row = advice.limit_row(estimate(), 8, 1 << 50)
+    assert (MAX_BATCH_SIZE, True) == (row.max_batch_size, row.max_batch_size_at_least)
+    assert not advice.limit_row(estimate(), 8, 8 * GIB).max_batch_size_at_least
+    at_least = ranked({"H200": (MAX_BATCH_SIZE, 4)}, {})[0].max_batch_size_at_least
+    assert {"w0": True, "w1": False} == at_least
+
+
+def test_nothing_fits_on_a_card_that_cannot_run_it() -> None:
+    """Memory is of no help where there are no kernels: a program that reads `fits` alone is not misled."""
+    card = catalogue.load().find("H200")
+    able, unable = (advice.fit_row(card, estimate(), 8, 700 * MIB, problems) for problems in ((), ("no kernels",)))
+    assert (True, "fits") == (able.fits, able.verdict)
+    assert (False, "fits", False) == (unable.fits, unable.verdict, unable.supported)
 
 
 def test_a_row_that_does_not_fit_has_no_peaks() -> None:
@@ -220,6 +238,7 @@ def test_json_keys_of_rank_are_frozen() -> None:
         "max_batch_size",
         "max_batch_size_safe",
         "max_batch_size_pow2",
+        "max_batch_size_at_least",
         "supported",
         "buy",
         "rent",

@@ -153,6 +153,30 @@ def test_named_cards_are_answered_in_the_order_given(world: World) -> None:
     assert [context_bytes(card.capability) for card in cards] == [row.context_bytes for row in report.gpus]
 
 
+def test_a_card_named_twice_is_answered_once(world: World) -> None:
+    """Several names of one card are one question."""
+    report = api.fit("bert-base", gpus=["4090", "RTX 4090", "H200", "4090"])
+    assert ["RTX 4090", "H200 SXM 141GB"] == [row.gpu for row in report.gpus]
+
+
+def test_cards_that_are_left_out_are_counted(world: World) -> None:
+    """Every card of the catalogue is answered, or said not to be."""
+    others = sum(not card.cuda for card in catalogue.load().gpus)
+    said = f"{others} cards of the catalogue without CUDA (AMD, Apple, Google, Intel) are left out"
+    assert said in api.fit("bert-base").notes
+    assert said in api.rank(["bert-base"]).notes
+    assert said not in api.fit("bert-base", gpus=["H200"]).notes
+
+
+def test_an_estimate_for_all_cards_says_that_a_named_one_is_exact(world: World) -> None:
+    """The two answers differ, and the note says which to believe."""
+    world.bucket = 16
+    assert any("(--gpu) is answered exactly" in note for note in api.fit("bert-base").notes)
+    assert not any("--gpu" in note for note in api.fit("bert-base", gpus=["H200"]).notes)
+    world.bucket = 1
+    assert not any("--gpu" in note for note in api.fit("gpt2").notes)
+
+
 def test_a_limit_stands_first(world: World) -> None:
     """Under a limit the first entry is named "limit", has no context and exactly the limit's memory."""
     report = api.fit("bert-base", batch_size=8, memory_limit_bytes=6 * GIB, gpus=["RTX 3060", "H200"])
@@ -192,7 +216,8 @@ def test_json_is_what_was_agreed(world: World) -> None:
             "notes",
         } <= set(row)
         assert isinstance(row["fits"], bool)
-        assert row["fits"] == isinstance(row["peak_reserved_bytes"], int)
+        assert row["fits"] == (row["verdict"] == "fits" and row["supported"])
+        assert (row["verdict"] in ("fits", "likely")) == isinstance(row["peak_reserved_bytes"], int)
         assert isinstance(row["notes"], list)
 
 
@@ -404,7 +429,7 @@ def test_notes_are_told_once(world: World) -> None:
     world.notes = ["a damaged entry of the trace cache was ignored and rebuilt"]
     report = api.fit("bert-base", batch_size=8)
 
-    assert 2 == len(report.notes) == len(set(report.notes))
+    assert 3 == len(report.notes) == len(set(report.notes))
 
 
 @pytest.mark.parametrize(
@@ -412,6 +437,16 @@ def test_notes_are_told_once(world: World) -> None:
     [
         ({"batch_size": 0}, InputError, "batch size 0"),
         ({"batch_size": -3}, InputError, "batch size -3"),
+        ({"batch_size": "8"}, InputError, "batch size '8': it must be a whole number"),
+        ({"batch_size": 2.5}, InputError, "batch size 2.5: it must be a whole number"),
+        ({"batch_size": True}, InputError, "batch size True: it must be a whole number"),
+        ({"memory_limit_bytes": "8GiB"}, InputError, "memory limit of '8GiB': it must be a whole number of bytes"),
+        ({"memory_limit_bytes": 8e9}, InputError, "whole number of bytes"),
+        ({"gpus": "RTX 4090"}, InputError, "is no list of cards; write for example gpus="),
+        ({"gpus": []}, InputError, "leave it out for all cards"),
+        ({"gpus": [4090]}, InputError, "4090 is no card's name"),
+        ({"name": print}, InputError, "a function is no workload's name"),
+        ({"name": None}, InputError, "None is no workload's name"),
         ({"memory_limit_bytes": 0}, InputError, "memory limit of 0 bytes"),
         ({"gpus": ["RTX 9999"]}, CatalogueError, "RTX 9999"),
         ({"gpus": ["RX 7900 XTX"]}, CatalogueError, "7900"),
@@ -508,6 +543,10 @@ def test_values_that_cannot_be_explained_are_refused_before_anything_is_traced(w
         api.explain("bert-base", gpu="RTX 9999")
     with pytest.raises(InputError, match="is a folder"):
         api.explain("bert-base", snapshot=tmp_path)
+    with pytest.raises(InputError, match="whole number"):
+        api.explain("bert-base", batch_size=8.0)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="is no card's name"):
+        api.explain("bert-base", gpu=["RTX 4090"])  # type: ignore[arg-type]
     assert [] == world.asked
 
 
@@ -586,7 +625,10 @@ def test_notes_of_a_ranking_name_the_workload(world: World) -> None:
     """Caveats of one workload are told with its name."""
     world.facts = {"backward_calls": 0}
 
-    assert all(note.startswith("bert-base: ") for note in api.rank(["bert-base"]).notes)
+    *notes, left_out = api.rank(["bert-base"]).notes
+    assert notes
+    assert all(note.startswith("bert-base: ") for note in notes)
+    assert left_out.endswith("are left out")
     assert api.rank(["bert-base"]).notes
 
 
@@ -594,6 +636,14 @@ def test_an_empty_ranking_is_refused(world: World) -> None:
     """No workload, no answer."""
     with pytest.raises(InputError, match="at least one workload"):
         api.rank([])
+
+
+@pytest.mark.parametrize("names", ["cnn.py", "bert-base", None, 3, ["bert-base", 4]])
+def test_a_ranking_wants_a_list_of_names(names: Any, world: World) -> None:
+    """A single text is no list of its letters."""
+    with pytest.raises(InputError, match=r"is no list of workloads|4 is no workload's name"):
+        api.rank(names)
+    assert [] == world.asked
 
 
 # ---- answers that are kept ---------------------------------------------------------------------------------

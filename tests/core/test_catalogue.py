@@ -132,6 +132,7 @@ def test_shared_names_list_the_candidates(name: str, candidates: list[str]) -> N
         ("rtx 4091", "did you mean RTX 4090"),
         ("gtx 1060", "did you mean GTX 1060 6GB"),
         ("giraffe", "`whichgpu gpus` lists the names"),
+        ("日本", 'no card is called "日本"'),
         ("", "empty"),
         (" -_ ", "empty"),
         ("x" * 10_000, "too long"),

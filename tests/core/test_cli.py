@@ -259,7 +259,7 @@ def test_json_stands_alone_on_stdout(api: FakeApi, capsys: pytest.CaptureFixture
         (["fit", "resnet50", "--batch-size", "1.5"], "batch size '1.5' is not"),
         (["fit", "resnet50", "--batch-size", "1e3"], "batch size '1e3' is not"),
         (["fit", "resnet50", "--batch-size", ""], "batch size '' is not"),
-        (["fit", "resnet50", "--batch-size", "9" * 30], "is not a whole number"),
+        (["fit", "resnet50", "--batch-size", "9" * 30], "is more than 2,147,483,647, the limit"),
         (["fit", "resnet50", "--memory-limit", "nan"], "'nan' is not a memory size"),
         (["fit", "resnet50", "--memory-limit", "8 giraffes"], "'8 giraffes' is not a memory size"),
         (["fit", "resnet50", "--memory-limit", "-1"], "'-1' is not a memory size"),
@@ -317,6 +317,29 @@ def test_a_closed_pipe_is_no_error() -> None:
     done = subprocess.run(command, stdout=theirs, stderr=subprocess.PIPE, check=False)
     os.close(theirs)
     assert (0, b"") == (done.returncode, done.stderr)
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="only Linux has a full disk at hand")
+@pytest.mark.parametrize("arguments", [["zoo"], ["gpus", "--json"], ["--help"], ["--version"], ["results", "--help"]])
+def test_a_full_disk_is_told_in_one_line(arguments: list[str]) -> None:
+    """Output that cannot be written is an error of one line, however much there was and whoever printed it."""
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "whichgpu", *arguments]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (2, "error: output cannot be written: No space left on device\n") == (done.returncode, done.stderr)
+
+
+@pytest.mark.parametrize("locale", ["C.UTF-8", "C"])
+@pytest.mark.parametrize("argument", [b"caf\xe9.py", b"timm:re\xff", b"bert-base?seq=\xff", b"d\xe9/x.py"])
+def test_bytes_that_are_no_text_are_told_in_one_line(locale: str, argument: bytes) -> None:
+    """Whatever bytes an argument holds, the answer is one line of text."""
+    around = {**os.environ, "LC_ALL": locale, "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    command = [sys.executable.encode(), b"-m", b"whichgpu", b"fit", argument]
+    done = subprocess.run(command, capture_output=True, check=False, env=around)
+    assert (2, b"") == (done.returncode, done.stdout)
+    assert done.stderr.startswith(b"error: '")
+    assert b"set LC_ALL to a UTF-8 locale" in done.stderr
+    assert 1 == done.stderr.count(b"\n")
 
 
 def test_gpus_can_be_filtered(capsys: pytest.CaptureFixture[str], api: FakeApi) -> None:

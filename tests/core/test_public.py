@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 import types
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 
@@ -40,6 +42,21 @@ def test_each_public_name_is_there(name: str) -> None:
     assert isinstance(found, (type, types.FunctionType))
     assert found.__doc__
     assert found is getattr(whichgpu, name)
+
+
+@pytest.mark.parametrize(
+    "file", sorted((Path(__file__).parents[2] / "examples").glob("*.py")), ids=lambda file: file.name
+)
+def test_examples_use_public_names_alone(file: Path) -> None:
+    """What an example imports of whichgpu is what the docs teach: public names, from the package itself."""
+    imports = [node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.ImportFrom)]
+    used = {
+        (node.module, name.name)
+        for node in imports
+        for name in node.names
+        if (node.module or "").startswith("whichgpu")
+    }
+    assert set() == used - {("whichgpu", name) for name in PUBLIC}
 
 
 def test_a_star_import_brings_them_all() -> None:

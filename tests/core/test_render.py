@@ -14,7 +14,7 @@ from example_reports import CARDS, MICRO_BATCHES, P100_NOTE, explain_report, fit
 from example_reports import price as example_price
 from rich.console import Console
 
-from whichgpu import catalogue, render
+from whichgpu import accuracy, catalogue, render
 from whichgpu.advice import FitReport, RankReport
 from whichgpu.explanation import ExplainReport
 
@@ -103,6 +103,37 @@ def test_every_card_batch_and_price_is_shown_whole(width: int) -> None:
             assert (2 if row.supported else 1) <= words.count(row.gpu)
     priced = [row for row in report.gpus for price in (row.buy, row.rent) if price is not None]
     assert len(priced) <= words.count("2026-05")
+
+
+@pytest.mark.parametrize("width", [20, 40, 60])
+def test_a_narrow_terminal_cuts_nothing_off(width: int) -> None:
+    """Where a table does not fit the terminal, its lines are longer: names and figures stay whole."""
+    cards = catalogue.load().gpus
+    for output in (
+        fit_text(fit_report(), width=width),
+        fit_text(fit_report(), True, width),
+        explain_text(explain_report(), width),
+        rank_text(60, width),
+        printed(lambda console: render.print_gpus(cards, console), width),
+        printed(lambda console: render.print_accuracy(accuracy.report(), console), width),
+    ):
+        assert "…" not in output
+    listed = printed(lambda console: render.print_gpus(cards, console), width)
+    assert all(word in listed for card in cards for word in card.name.split())
+    assert all(card in fit_text(fit_report(), width=width) for card in ("RTX 3060", "A100 SXM4 80GB"))
+
+
+@pytest.mark.parametrize("columns", ["0", "-5", "1"])
+def test_an_odd_width_is_no_reason_to_print_nothing(columns: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """COLUMNS=0 and the like: the tables are as wide as they need to be."""
+    monkeypatch.setenv("COLUMNS", columns)
+    file = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    console = render.make_console(file)
+    assert console.width >= 20
+    with render.trimmed(console):
+        render.print_fit(fit_report(), console, detailed=False)
+    file.flush()
+    assert "RTX 3060" in file.buffer.getvalue().decode()  # type: ignore[attr-defined]
 
 
 def test_no_card_is_broken_between_lines() -> None:
@@ -217,6 +248,35 @@ def test_how_it_was_traced_is_said() -> None:
         assert words in fit_text(msgspec.structs.replace(report, trace=trace))
 
 
+END = 1 << 20  # where the search for the largest batch ends
+
+
+def test_a_batch_at_the_end_of_the_search_is_said_to_be_no_maximum() -> None:
+    """A lower bound reads as one, in every table and in words."""
+    replace = msgspec.structs.replace
+    row = fit_row("RTX 4090", 24 << 30, END, 64)
+    surely = replace(row, max_batch_size_safe=END, max_batch_size_at_least=True)
+    likely = replace(row, max_batch_size_at_least=True)
+    report = replace(fit_report(), gpus=(surely,))
+    assert "largest batch   1,048,576 or more (larger" in fit_text(report, True)
+    assert " surely, likely 1,048,576 or more (larger" in fit_text(replace(report, gpus=(likely,)), True)
+    assert 3 == fit_text(report).count("1,048,576+")
+    assert "+  at least so many: larger ones were not tried" in fit_text(report)
+    assert "+  at least" not in fit_text(fit_report())
+
+    one = rank_report().gpus[0]
+    ends = dict.fromkeys(one.max_batch_size, END)
+    row_of_rank = replace(one, max_batch_size=ends, max_batch_size_pow2=ends, max_batch_size_at_least={"gpt2": True})
+    ranking = ranking_text(replace(rank_report(), gpus=(row_of_rank,)))
+    assert 1 == ranking.count("1,048,576+")
+    assert "+  at least so many" in ranking
+
+    bounds = {"max_batch_size": END, "max_batch_size_safe": END, "max_batch_size_at_least": True}
+    said = explain_text(replace(explain_report(), **bounds))
+    assert "1,048,576 surely, 1,048,576 or more (larger" in said
+    assert 1 == said.count("1,048,576+")
+
+
 def test_the_smallest_card_that_fits_comes_first() -> None:
     """Cards that fit stand before those that do not, the smallest of them first."""
     output = fit_text(fit_report())
@@ -272,7 +332,7 @@ TRACE_KEYS = ["kind", "affine", "seconds", "cached", "torch_version"]
 ROW_KEYS = [
     *("gpu", "memory_bytes", "fits", "verdict", "peak_reserved_bytes", "peak_reserved_low_bytes"),
     *("peak_reserved_high_bytes", "peak_allocated_bytes", "context_bytes", "max_batch_size", "max_batch_size_safe"),
-    *("max_batch_size_pow2", "breakdown", "peak_phase", "peak_op", "supported", "notes"),
+    *("max_batch_size_pow2", "max_batch_size_at_least", "breakdown", "peak_phase", "peak_op", "supported", "notes"),
 ]
 BREAKDOWN_KEYS = [
     *("weights_bytes", "gradients_bytes", "optimizer_state_bytes", "activations_bytes"),
@@ -281,7 +341,7 @@ BREAKDOWN_KEYS = [
 RANK_KEYS = ["workloads", "basis", "traces", "gpus", "notes"]
 RANK_ROW_KEYS = [
     *("gpu", "memory_bytes", "compute_capability", "tier", "trains", "max_batch_size"),
-    *("max_batch_size_safe", "max_batch_size_pow2", "supported", "buy", "rent", "notes"),
+    *("max_batch_size_safe", "max_batch_size_pow2", "max_batch_size_at_least", "supported", "buy", "rent", "notes"),
 ]
 PRICE_KEYS = [
     *("usd", "unit", "condition", "offers", "lowest_usd", "highest_usd"),
@@ -319,13 +379,14 @@ def test_the_keys_of_explain_are_stable() -> None:
     found = json.loads(render.to_json(explain_report()))
     assert (
         "workload batch_size basis trace gpu memory_bytes context_bytes verdict max_batch_size max_batch_size_safe "
-        "peak_reserved_bytes peak_allocated_bytes peak_step peak_phase peak_op timeline holders others remedies left_out snapshot notes"
+        "max_batch_size_at_least peak_reserved_bytes peak_allocated_bytes peak_step peak_phase peak_op timeline holders others remedies left_out snapshot notes"
     ).split() == list(found)
     assert "step phase start_bytes most_bytes end_bytes has_peak".split() == list(found["timeline"][0])
     assert "category bytes storages op module modules source".split() == list(found["holders"][0])
     assert "bytes storages holders".split() == list(found["others"])
     keys = (
-        "remedy change peak_reserved_bytes peak_allocated_bytes saved_bytes verdict max_batch_size max_batch_size_safe"
+        "remedy change peak_reserved_bytes peak_allocated_bytes saved_bytes verdict max_batch_size max_batch_size_safe "
+        "max_batch_size_at_least"
     )
     assert keys.split() == list(found["remedies"][0])
     assert ["remedy", "reason"] == list(found["left_out"][0])

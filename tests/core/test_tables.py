@@ -322,6 +322,11 @@ def test_a_ranking_as_tables() -> None:
     """Largest batches and verdicts are the ranking's; cards that cannot run it are named in the notes."""
     report = rank_report(8)
     table = tables.max_batch(tables.from_rank(report))
+    assert not any(cell.at_least for row in table.rows for cell in row.cells)
+    first = next(row for row in report.gpus if row.supported)
+    ends = msgspec.structs.replace(first, max_batch_size_at_least=dict.fromkeys(report.workloads, True))
+    bounds = tables.max_batch(tables.from_rank(msgspec.structs.replace(report, gpus=(ends,))))
+    assert all(cell.at_least for row in bounds.rows for cell in row.cells)
     by_card = {row.gpu: row for row in report.gpus if row.supported}
     assert by_card.keys() == {card.name for card in table.cards}
     for row in table.rows:

@@ -190,6 +190,13 @@ def test_batch_sizes_are_understood(expected: int, words: str) -> None:
     assert expected == text.parse_batch_size(words)
 
 
+def test_a_batch_size_beyond_the_limit_names_it() -> None:
+    """A whole number that is too large is not told that it is none."""
+    for words in ("2147483648", "9" * 5000):
+        with pytest.raises(InputError, match="is more than 2,147,483,647, the limit"):
+            text.parse_batch_size(words)
+
+
 @pytest.mark.parametrize("words", ["0", "-1", "eight", "", "1.5", "nan", "1e3", "9" * 5000, "2147483648"])
 def test_nonsense_batch_sizes_are_refused(words: str) -> None:
     """Anything but a whole number of at least 1 is refused with an example."""

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from whichgpu import workload
 from whichgpu.errors import MissingExtraError, WorkloadError
-from whichgpu.workload import Workload, load, parse, with_options
+from whichgpu.workload import Workload, load, nearest, parse, with_options
 from whichgpu.zoo import ENTRIES
 
 GOOD = "def setup(device):\n    return lambda batch_size: batch_size\n"
@@ -106,6 +106,25 @@ def test_file_names_survive_a_round_trip(stem: str, function: str) -> None:
     assert ("file", Path(name).absolute()) == (ref.scheme, Path(ref.target))
 
 
+@pytest.mark.parametrize("name", ["caf\udce9.py", "timm:re\udcff", "bert-base?seq=\udcff", "caf\udce9:setup"])
+def test_bytes_that_are_no_text_are_refused_with_the_cure(name: str) -> None:
+    """Python stands such bytes of the command line in for halves of characters, which nothing can encode."""
+    write("caf\udce9.py")
+    said = message(name)
+    assert "set LC_ALL to a UTF-8 locale" in said
+    assert r"\udc" in said
+    said.encode()
+
+
+def test_a_folder_whose_name_is_no_text_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seen from a folder like that, every file and every module has it in its path."""
+    (tmp_path / "d\udce9").mkdir()
+    monkeypatch.chdir(tmp_path / "d\udce9")
+    write("train.py")
+    for name in ("train.py", "train:setup", "no.py"):
+        assert "set LC_ALL to a UTF-8 locale" in message(name)
+
+
 @given(st.text(max_size=30))
 def test_any_text_is_read_or_refused_in_one_line(text: str) -> None:
     """No text at all makes parse fail in another way than a WorkloadError of one line."""
@@ -122,6 +141,7 @@ def test_any_text_is_read_or_refused_in_one_line(text: str) -> None:
     [
         ("", "a workload is file.py:function"),
         ("bert-bse", "did you mean bert-base"),
+        ("BERT-base", "did you mean bert-base"),
         ("bert-bse?seq=3", "did you mean bert-base"),
         ("tim:resnet50", "no scheme and no module tim; did you mean timm?"),
         ("nosuchmodule:setup", "no module nosuchmodule"),
@@ -214,6 +234,19 @@ def test_a_setup_must_return_a_step(returned: str, part: str) -> None:
     with pytest.raises(WorkloadError, match=r"train\.py:setup") as caught:
         loaded.setup("cpu")
     assert part in str(caught.value)
+
+
+def test_only_what_is_alike_is_suggested() -> None:
+    """A short word is not taken for every long one that holds a part of it."""
+    assert "" == nearest("foo", ["foreach", "fused", "weight_decay"])
+    assert "; did you mean seq?" == nearest("sqe", ["seq", "foreach"])
+    assert "; did you mean Foreach?" == nearest("foreahc", ["seq", "Foreach"])
+
+
+def test_frames_of_cpp_are_left_out() -> None:
+    """What PyTorch's C++ says of its own frames is no part of one line for a user."""
+    error = WorkloadError("m: cannot build it (Overflow\nException raised from f at /x.h:79 frame #0: c10::Error)")
+    assert "m: cannot build it (Overflow ..." == str(error)
 
 
 def test_errors_of_setup_itself_pass_unchanged() -> None:

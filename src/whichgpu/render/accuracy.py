@@ -10,7 +10,7 @@ from rich.text import Text
 
 from whichgpu import text
 from whichgpu.accuracy import AccuracyReport, Bar, Group, Step
-from whichgpu.render.common import add_column, dense_table
+from whichgpu.render.common import add_column, dense_table, print_whole
 
 _EVIDENCE = {
     "plain": "no convolutions",
@@ -42,7 +42,7 @@ def print_accuracy(report: AccuracyReport, console: Console) -> None:
             add_column(shown, column)
         for row in table.rows:
             shown.add_row(*row)
-        console.print(shown)
+        print_whole(shown, console)
         if table.note:
             console.print(table.note)
 

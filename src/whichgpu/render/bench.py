@@ -8,7 +8,15 @@ from rich.console import Console
 
 from whichgpu import text
 from whichgpu.bench_report import BenchReport, BenchRow, Speed
-from whichgpu.render.common import add_column, dense_table, format_batch, print_legend, print_notes, print_title
+from whichgpu.render.common import (
+    add_column,
+    dense_table,
+    format_batch,
+    print_legend,
+    print_notes,
+    print_title,
+    print_whole,
+)
 
 _FAILED = {
     "cuda_error": "CUDA error",
@@ -46,7 +54,7 @@ def _print_largest(rows: Sequence[BenchRow], console: Console) -> None:
             _attempts(row),
             text.format_seconds(row.seconds),
         )
-    console.print(table)
+    print_whole(table, console)
 
 
 def _largest(row: BenchRow) -> str:
@@ -81,7 +89,7 @@ def _print_speeds(rows: Sequence[BenchRow], console: Console) -> None:
             text.format_bytes(speed.peak_reserved_bytes),
             f"{speed.power_w:.0f} W" if speed.power_w is not None else text.UNKNOWN,
         )
-    console.print(table)
+    print_whole(table, console)
 
 
 def _spread(speed: Speed) -> str:

@@ -24,18 +24,27 @@ BASIS: dict[Basis, str] = {
 }
 _TRACED = {"fake": "with fake tensors", "real-cpu": "with real tensors on the CPU"}
 DOES_NOT_RUN = "*"
+AT_LEAST = "+"
 VERDICTS: dict[Verdict, tuple[str, str]] = {
     "fits": ("fits", "green"),
     "likely": ("likely fits", "yellow"),
     "tight": ("is tight", "yellow"),
     "no": ("does not fit", "yellow"),
 }
+_NARROWEST, _USUAL_WIDTH, _WIDEST = 20, 80, 100_000
+_FOLDED = 8  # a column that breaks inside of words becomes no narrower
 _HARD_BLANK = "\ue000"  # a blank at which Rich does not break a line; it would at U+00A0
 
 
 def make_console(file: IO[str], width: int | None = None) -> Console:
-    """A console that takes names as they are: no markup, no emoji, no guessed highlights."""
-    return Console(file=file, width=width, markup=False, emoji=False, highlight=False)
+    """A console that takes names as they are: no markup, no emoji, no guessed highlights.
+
+    A width of nothing (COLUMNS=0) is taken for the usual one.
+    """
+    console = Console(file=file, width=width, markup=False, emoji=False, highlight=False)
+    if console.width < _NARROWEST:
+        console.width = _NARROWEST if console.width > 0 else _USUAL_WIDTH
+    return console
 
 
 @contextmanager
@@ -69,7 +78,29 @@ def print_section(title: str, style: str, table: Table, console: Console) -> Non
     """Print a table under its title."""
     console.print()
     console.print(Text(title, f"bold {style}" if style != "bold" else style))
-    console.print(table)
+    print_whole(table, console)
+
+
+def print_whole(shown: Table | Padding, console: Console) -> None:
+    """Print a table, wider than the console where that would cut something off: a terminal breaks long lines itself."""
+    before = console.width
+    console.width = max(before, _needed_width(shown, console))
+    console.print(shown)
+    console.width = before
+
+
+def _needed_width(shown: Table | Padding, console: Console) -> int:
+    """The width at which only columns that may wrap are narrower than they would like to be."""
+    options = console.options.update(width=_WIDEST)
+    table = shown.renderable if isinstance(shown, Padding) else shown
+    width = console.measure(shown, options=options).maximum
+    for column in table.columns if isinstance(table, Table) else ():
+        if not column.no_wrap and column.width is None:
+            wanted = [console.measure(cell, options=options) for cell in (column.header, *column.cells)]
+            words = _FOLDED if column.overflow == "fold" else max(cell.minimum for cell in wanted)
+            least = max(column.min_width or 0, words)
+            width -= max(max(cell.maximum for cell in wanted) - least, 0)
+    return width
 
 
 def make_table(*titles: str) -> Table:
@@ -119,11 +150,15 @@ def print_notes(notes: Sequence[str], console: Console) -> None:
         console.print(line)
 
 
-def print_legend(batches: Iterable[int], console: Console) -> None:
-    """Print what the star means, where one of the batches is shown as a star."""
-    if not all(batches):
+def print_legend(batches: Iterable[int], console: Console, *, more: bool = False) -> None:
+    """Print what the star means, where one of the batches is shown as a star, and the plus where there are `more`."""
+    fail = not all(batches)
+    if fail or more:
         console.print()
+    if fail:
         console.print(f"{DOES_NOT_RUN}  not even batch size 1 fits")
+    if more:
+        console.print(f"{AT_LEAST}  at least so many: larger ones were not tried")
 
 
 def listed(items: Iterable[str], separator: str = ", ") -> str:
@@ -131,6 +166,6 @@ def listed(items: Iterable[str], separator: str = ", ") -> str:
     return separator.join(item.replace(" ", _HARD_BLANK) for item in items)
 
 
-def format_batch(batch_size: int) -> str:
-    """A largest batch in a table; a star where not even one sample fits."""
-    return text.format_count(batch_size) if batch_size else DOES_NOT_RUN
+def format_batch(batch_size: int, *, more: bool = False) -> str:
+    """A largest batch in a table; a star where not even one sample fits, a plus where larger ones were not tried."""
+    return text.format_count(batch_size) + AT_LEAST * more if batch_size else DOES_NOT_RUN

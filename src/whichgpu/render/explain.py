@@ -13,9 +13,21 @@ from rich.text import Text
 from whichgpu import text
 from whichgpu.explanation import ExplainReport, Holder, Span
 from whichgpu.remedies import Remedy
-from whichgpu.render.common import DOES_NOT_RUN, VERDICTS, make_table, print_notes, print_title, traced
+from whichgpu.render.common import (
+    AT_LEAST,
+    DOES_NOT_RUN,
+    VERDICTS,
+    add_column,
+    dense_table,
+    make_table,
+    print_notes,
+    print_title,
+    print_whole,
+    traced,
+)
 
-_BAR_WIDTH = 28
+_BAR_WIDTH, _BESIDE_BARS = 28, 45  # phase and sizes before a bar, the mark of the peak behind it
+_USUAL = 76  # below this, the table of remedies does without the padding
 _PHASES = {"setup": "set-up", "other": "between"}
 _FIRST_SPANS, _LAST_SPANS = 4, 3  # of a step with many phases, as with gradient accumulation
 
@@ -46,15 +58,15 @@ def _print_peaks(report: ExplainReport, console: Console) -> None:
     facts.add_column(no_wrap=True)
     facts.add_column()
     if report.max_batch_size is not None:
+        more = " or more (larger ones were not tried)" if report.max_batch_size_at_least else ""
         safe = f"{_batch(report.max_batch_size_safe)} surely, " if report.max_batch_size_safe else ""
-        facts.add_row(
-            "largest batch", f"{safe}{_batch(report.max_batch_size)} likely" if report.max_batch_size else "none"
-        )
+        likely = f"{safe}{_batch(report.max_batch_size)}{more or ' likely'}"
+        facts.add_row("largest batch", likely if report.max_batch_size else "none")
     context = f" (and {text.format_bytes(report.context_bytes)} for the CUDA context)" if report.context_bytes else ""
     would = "" if report.verdict in ("fits", "likely", None) else "would be "
     facts.add_row("peak reserved", would + text.format_bytes(report.peak_reserved_bytes) + context)
     facts.add_row("peak allocated", f"{would}{text.format_bytes(report.peak_allocated_bytes)}{_where(report)}")
-    console.print(Padding(facts, (0, 0, 0, 2)))
+    print_whole(Padding(facts, (0, 0, 0, 2)), console)
 
 
 def _where(report: ExplainReport) -> str:
@@ -66,6 +78,12 @@ def _where(report: ExplainReport) -> str:
 
 def _batch(largest: int | None) -> str:
     return DOES_NOT_RUN if largest == 0 else text.format_count(largest)
+
+
+def _safe_batch(row: ExplainReport | Remedy) -> str:
+    """In a table, with a plus where it is the one that the search ended at."""
+    more = row.max_batch_size_at_least and row.max_batch_size_safe == row.max_batch_size
+    return _batch(row.max_batch_size_safe) + AT_LEAST * more
 
 
 # ---- the timeline -----------------------------------------------------------------------------------
@@ -93,7 +111,7 @@ def _print_timeline(spans: Sequence[Span], console: Console) -> None:
             phase = _PHASES.get(span.phase, span.phase)
             sizes = (text.format_bytes(span.most_bytes), text.format_bytes(span.end_bytes))
             table.add_row(phase if step is None else f"  {phase}", *sizes, _bar(span, whole, console))
-    console.print(Padding(table, (0, 0, 0, 2)))
+    print_whole(Padding(table, (0, 0, 0, 2)), console)
 
 
 def _shortened(spans: list[Span]) -> tuple[list[Span], int]:
@@ -105,11 +123,15 @@ def _shortened(spans: list[Span]) -> tuple[list[Span], int]:
     return shown, len(spans) - len(shown)
 
 
+def _bar_width(console: Console) -> int:
+    return min(_BAR_WIDTH, max(console.width - _BESIDE_BARS, 8))
+
+
 def _bar(span: Span, whole: int, console: Console) -> Text:
     """What is left at the end of a phase, and in a lighter shade what it took beyond that; the peak is marked."""
     left, lighter = ("#", "-") if console.options.ascii_only else ("█", "░")
-    end = round(_BAR_WIDTH * span.end_bytes / whole)
-    most = round(_BAR_WIDTH * span.most_bytes / whole)
+    end = round(_bar_width(console) * span.end_bytes / whole)
+    most = round(_bar_width(console) * span.most_bytes / whole)
     return Text.assemble(
         (left * end, "cyan"), (lighter * (most - end), "cyan"), (" < peak" if span.has_peak else "", "bold")
     )
@@ -126,7 +148,7 @@ def _print_holders(report: ExplainReport, console: Console) -> None:
     table = Table.grid(padding=(0, 2))
     table.add_column(justify="right", no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
-    table.add_column()
+    table.add_column(overflow="fold", min_width=20)
     for holder in report.holders:
         share = text.format_share(holder.bytes, report.peak_allocated_bytes)
         table.add_row(text.format_bytes(holder.bytes), share, Text("\n").join(map(Text, _origin(holder))))
@@ -134,7 +156,7 @@ def _print_holders(report: ExplainReport, console: Console) -> None:
     if others.holders:
         share = text.format_share(others.bytes, report.peak_allocated_bytes)
         table.add_row(text.format_bytes(others.bytes), share, f"all others, {_tensors(others.storages)}")
-    console.print(Padding(table, (0, 0, 0, 2)))
+    print_whole(Padding(table, (0, 0, 0, 2)), console)
 
 
 def _origin(holder: Holder) -> list[str]:
@@ -161,21 +183,23 @@ def _print_remedies(report: ExplainReport, console: Console) -> None:
     console.print(Text(title, "bold"))
     if report.remedies:
         columns = ["Remedy", "Reserved>", "Saved>"] + (["Safe\nbatch>"] if report.gpu is not None else [])
-        table = make_table(*columns)
-        table.add_column("\nChange" if report.gpu is not None else "Change")
+        table = make_table() if console.width >= _USUAL else dense_table(console, narrow=True)
+        for column in columns:
+            add_column(table, column)
+        table.add_column("\nChange" if report.gpu is not None else "Change", overflow="fold")
         now = ["(as it is)", text.format_bytes(report.peak_reserved_bytes), ""]
-        table.add_row(*now, *([_batch(report.max_batch_size_safe)] if report.gpu is not None else []), "")
+        table.add_row(*now, *([_safe_batch(report)] if report.gpu is not None else []), "")
         for remedy in report.remedies:
             cells = [remedy.remedy, text.format_bytes(remedy.peak_reserved_bytes), _saved(remedy)]
-            table.add_row(
-                *cells, *([_batch(remedy.max_batch_size_safe)] if report.gpu is not None else []), remedy.change
-            )
-        console.print(table)
+            table.add_row(*cells, *([_safe_batch(remedy)] if report.gpu is not None else []), remedy.change)
+        print_whole(table, console)
         if report.gpu is not None and 0 in (
             report.max_batch_size_safe,
             *(r.max_batch_size_safe for r in report.remedies),
         ):
             console.print(f"{DOES_NOT_RUN}  not even batch size 1 is sure to fit")
+        if any(cell.endswith(AT_LEAST) for cell in (_safe_batch(report), *map(_safe_batch, report.remedies))):
+            console.print(f"{AT_LEAST}  at least so many: larger ones were not tried")
     for left_out in report.left_out:
         console.print(f"Not tried: {left_out.remedy} ({left_out.reason})")
 

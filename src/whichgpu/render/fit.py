@@ -16,6 +16,7 @@ from whichgpu.intervals import Verdict
 from whichgpu.render.common import (
     VERDICTS,
     add_column,
+    dense_table,
     format_batch,
     listed,
     make_table,
@@ -24,10 +25,12 @@ from whichgpu.render.common import (
     print_section,
     print_title,
     print_unsupported,
+    print_whole,
     traced,
 )
 
 _BAR_WIDTH = 24
+_USUAL = 76  # below this, tables of cards do without the padding
 _BAR_COLUMNS: tuple[JustifyMethod, ...] = ("left", "right", "right", "left")
 
 
@@ -43,10 +46,11 @@ def print_fit(report: FitReport, console: Console, *, detailed: bool) -> None:
         cards = [row for row in report.gpus if row.gpu != "limit"]
         usable = [row for row in cards if row.supported]
         _print_groups(usable, report.batch_size, console)
-        print_legend([size for row in cards for size in (row.max_batch_size_safe, row.max_batch_size)], console)
+        batches = [size for row in cards for size in (row.max_batch_size_safe, row.max_batch_size)]
+        print_legend(batches, console, more=any(row.max_batch_size_at_least for row in cards))
         _print_example(usable, console)
         print_unsupported(
-            "largest batch", ((row.notes, f"{row.gpu} {format_batch(row.max_batch_size)}") for row in cards), console
+            "largest batch", ((row.notes, f"{row.gpu} {_batch(row, row.max_batch_size)}") for row in cards), console
         )
     print_notes(report.notes, console)
 
@@ -72,10 +76,10 @@ def _print_card(row: FitRow, batch_size: int, console: Console) -> None:
     elif row.breakdown is not None:
         needed = sum(count for _, count in _items(row.breakdown))
         facts.add_row("would allocate", text.format_bytes(needed) + where)
-    console.print(Padding(facts, (0, 0, 0, 2)))
+    print_whole(Padding(facts, (0, 0, 0, 2)), console)
     if row.breakdown is not None:
         console.print("  held at the peak" if row.peak_reserved_bytes is not None else "  would be held at the peak")
-        console.print(Padding(_bars(row.breakdown, console), (0, 0, 0, 4)))
+        print_whole(Padding(_bars(row.breakdown, console), (0, 0, 0, 4)), console)
 
 
 def _verdict(row: FitRow, name: str, batch_size: int) -> Text:
@@ -104,10 +108,19 @@ def _largest(row: FitRow) -> str:
     """The largest batches: what surely fits, and what likely does."""
     if not row.max_batch_size:
         return "none"
-    likely = (
-        f"{text.format_count(row.max_batch_size)} likely (power of two: {text.format_count(row.max_batch_size_pow2)})"
-    )
-    return f"{text.format_count(row.max_batch_size_safe)} surely, {likely}" if row.max_batch_size_safe else likely
+    largest, safe = text.format_count(row.max_batch_size), text.format_count(row.max_batch_size_safe)
+    if row.max_batch_size_at_least and row.max_batch_size_safe == row.max_batch_size:
+        return f"{safe} or more (larger ones were not tried)"
+    if row.max_batch_size_at_least:
+        likely = f"likely {largest} or more (larger ones were not tried)"
+    else:
+        likely = f"{largest} likely (power of two: {text.format_count(row.max_batch_size_pow2)})"
+    return f"{safe} surely, {likely}" if row.max_batch_size_safe else likely
+
+
+def _batch(row: FitRow, batch_size: int) -> str:
+    """A batch in a table, with a plus where it is the one that the search ended at."""
+    return format_batch(batch_size, more=row.max_batch_size_at_least and batch_size == row.max_batch_size)
 
 
 def _bars(held: Breakdown, console: Console) -> Table:
@@ -151,7 +164,9 @@ def _print_groups(cards: Sequence[FitRow], batch_size: int, console: Console) ->
     for verdict, (words, style) in _SECTIONS.items():
         rows = [row for row in (*fitting, *missing) if row.verdict == verdict]
         if rows:
-            table = make_table("\nSold as>", "Safe\nbatch>", "Likely\nbatch>", "Power\nof two>")
+            table = make_table() if console.width >= _USUAL else dense_table(console, narrow=True)
+            for title in ("\nSold as>", "Safe\nbatch>", "Likely\nbatch>", "Power\nof two>"):
+                add_column(table, title)
             if rows[0].peak_reserved_bytes is not None:
                 add_column(table, "Peak\nreserved>")
             table.add_column("\nCards")
@@ -191,14 +206,15 @@ def _add_groups(table: Table, rows: Iterable[FitRow]) -> None:
     """
 
     def cells(row: FitRow) -> tuple[str, ...]:
-        batches = (format_batch(row.max_batch_size), format_batch(row.max_batch_size_pow2))
+        batches = (_batch(row, row.max_batch_size), _batch(row, row.max_batch_size_pow2))
         return batches if row.peak_reserved_bytes is None else (*batches, text.format_bytes(row.peak_reserved_bytes))
 
     for size, sold in groupby(rows, key=lambda row: text.format_memory_class(row.memory_bytes)):
         for number, (key, grouped) in enumerate(groupby(sold, key=cells)):
             same = list(grouped)
-            safe = format_batch(min(row.max_batch_size_safe for row in same))
-            table.add_row("" if number else size, safe, *key, listed(row.gpu for row in same))
+            safe = min(same, key=lambda row: row.max_batch_size_safe)
+            batch = _batch(safe, safe.max_batch_size_safe)
+            table.add_row("" if number else size, batch, *key, listed(row.gpu for row in same))
 
 
 def _print_example(cards: Sequence[FitRow], console: Console) -> None:
@@ -210,4 +226,4 @@ def _print_example(cards: Sequence[FitRow], console: Console) -> None:
     assert row.breakdown is not None
     console.print()
     console.print(Text(f"Held at the peak ({row.gpu}; in {row.peak_phase}, at {row.peak_op})", "bold"))
-    console.print(Padding(_bars(row.breakdown, console), (0, 0, 0, 2)))
+    print_whole(Padding(_bars(row.breakdown, console), (0, 0, 0, 2)), console)

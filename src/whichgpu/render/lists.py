@@ -10,7 +10,10 @@ from rich.table import Table
 
 from whichgpu import text
 from whichgpu.catalogue import Gpu
-from whichgpu.render.common import add_column
+from whichgpu.render.common import (
+    add_column,
+    print_whole,
+)
 
 
 def print_gpus(gpus: Sequence[Gpu], console: Console) -> None:
@@ -30,7 +33,7 @@ def print_gpus(gpus: Sequence[Gpu], console: Console) -> None:
             text.format_count(round(gpu.bandwidth_gb_per_s)),
             *map(text.format_figure, rates),
         )
-    console.print(table)
+    print_whole(table, console)
     console.print()
     console.print("Memory as the driver shows it; compute capability; peak rates. Sources: --json.")
 
@@ -42,4 +45,4 @@ def print_zoo(entries: Mapping[str, str], console: Console) -> None:
     table.add_column("What it is")
     for name, description in entries.items():
         table.add_row(name, description)
-    console.print(table)
+    print_whole(table, console)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from rich.console import Console
@@ -22,6 +22,7 @@ from whichgpu.render.common import (
     print_section,
     print_title,
     print_unsupported,
+    print_whole,
     traced,
 )
 
@@ -38,7 +39,7 @@ class _Column(NamedTuple):
     """Cards with the same largest batches, in the order of recommendation."""
 
     number: int
-    batches: tuple[int, ...]
+    batches: tuple[str, ...]
     rows: list[RankRow]
 
     def memory(self) -> str:
@@ -57,9 +58,10 @@ def print_rank(report: RankReport, console: Console) -> None:
     columns = _columns(report)
     for block in _blocks(report.workloads, columns, console):
         console.print()
-        console.print(_batch_table(report.workloads, block, console))
+        print_whole(_batch_table(report.workloads, block, console), console)
     _print_members(columns, console)
-    print_legend([batch for row in report.gpus for batch in row.max_batch_size.values()], console)
+    more = any(any(row.max_batch_size_at_least.values()) for row in report.gpus)
+    print_legend([batch for row in report.gpus for batch in row.max_batch_size.values()], console, more=more)
     numbers = {row.gpu: column.number for column in columns for row in column.rows}
     for tier, title in _TIERS.items():
         rows = [row for row in report.gpus if row.tier == tier and row.supported]
@@ -84,7 +86,14 @@ def _columns(report: RankReport) -> list[_Column]:
     def size(group: tuple[tuple[int, ...], list[RankRow]]) -> tuple[int, tuple[int, ...]]:
         return min(text.memory_class_gb(row.memory_bytes) for row in group[1]), group[0]
 
-    return [_Column(n, *group) for n, group in enumerate(sorted(groups.items(), key=size), 1)]
+    ordered = [rows for _, rows in sorted(groups.items(), key=size)]
+    return [_Column(n, _batches(rows[0], report.workloads), rows) for n, rows in enumerate(ordered, 1)]
+
+
+def _batches(row: RankRow, workloads: Iterable[str]) -> tuple[str, ...]:
+    """A card's largest powers of two in words, with a plus where the search ended there."""
+    at_least = row.max_batch_size_at_least
+    return tuple(format_batch(row.max_batch_size_pow2[name], more=at_least.get(name, False)) for name in workloads)
 
 
 def _blocks(workloads: Sequence[str], columns: Sequence[_Column], console: Console) -> list[list[_Column]]:
@@ -93,7 +102,7 @@ def _blocks(workloads: Sequence[str], columns: Sequence[_Column], console: Conso
     blocks: list[list[_Column]] = []
     left = 0
     for column in columns:
-        width = max(len(column.memory()), *(len(format_batch(batch)) for batch in column.batches)) + _GAP
+        width = max(len(column.memory()), *map(len, column.batches)) + _GAP
         if not blocks or left < width:
             blocks.append([])
             left = room
@@ -112,7 +121,7 @@ def _batch_table(workloads: Sequence[str], columns: Sequence[_Column], console: 
     for column in columns:
         add_column(table, f"{column.number}\n{column.memory()}>")
     for number, workload in enumerate(workloads):
-        table.add_row(workload, *(format_batch(column.batches[number]) for column in columns))
+        table.add_row(workload, *(column.batches[number] for column in columns))
     return table
 
 
@@ -124,7 +133,7 @@ def _print_members(columns: Sequence[_Column], console: Console) -> None:
     for column in columns:
         table.add_row(str(column.number), column.memory(), listed(row.gpu for row in column.rows))
     console.print()
-    console.print(table)
+    print_whole(table, console)
 
 
 def _print_tier(
@@ -178,7 +187,7 @@ def _condition(price: Price) -> str:
 
 def _in_brief(row: RankRow) -> str:
     """A card in a line with others: its batches and what it costs."""
-    batches = "/".join(map(format_batch, row.max_batch_size_pow2.values()))
+    batches = "/".join(_batches(row, row.max_batch_size_pow2))
     said = [f"{row.gpu} {batches}"]
     for price in (row.buy, row.rent):
         if price is not None:

@@ -7,7 +7,13 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from whichgpu import text
-from whichgpu.render.common import add_column, dense_table, print_notes, print_title
+from whichgpu.render.common import (
+    add_column,
+    dense_table,
+    print_notes,
+    print_title,
+    print_whole,
+)
 from whichgpu.results import Environment, Measurement
 
 _OUTCOMES = {
@@ -40,7 +46,7 @@ def print_results(measurements: Sequence[Measurement], console: Console) -> None
         row = _row(measurement, environments.index(_environment(measurement)) + 1)
         table.add_row(*row[: len(shown) + 1])
     console.print()
-    console.print(table)
+    print_whole(table, console)
     print_notes([f"[{number}] {words}" for number, words in enumerate(environments, 1)], console)
 
 

@@ -16,7 +16,16 @@ from rich.console import Console
 from rich.text import Text
 
 from whichgpu import text
-from whichgpu.render.common import BASIS, DOES_NOT_RUN, add_column, dense_table, print_notes, print_section, print_title
+from whichgpu.render.common import (
+    BASIS,
+    DOES_NOT_RUN,
+    add_column,
+    dense_table,
+    print_notes,
+    print_section,
+    print_title,
+    print_whole,
+)
 from whichgpu.tables import Cell, Table, TableCard, TableRow, TierRow, TierTable
 
 _TITLES = {"max-batch": "Largest batch", "throughput": "Throughput at the largest batch"}
@@ -217,7 +226,7 @@ def _print_block(table: Table, block: Sequence[int], console: Console) -> None:
         grid.add_row(
             label, *(_cell(row.cells[column], table) for column in block), end_section=number == len(table.rows)
         )
-    console.print(grid)
+    print_whole(grid, console)
 
 
 def _print_legend(table: Table, console: Console) -> None:

@@ -1,0 +1,75 @@
+"""What the Python functions are given, checked before any work: InputError says what was meant instead.
+
+The command line parses words into the same values, so that only a caller from Python sees these errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from whichgpu.errors import InputError
+
+
+def check_name(name: object) -> None:
+    """A workload is named by a text."""
+    if not isinstance(name, str):
+        what = "a function" if callable(name) else _shown(name)
+        raise InputError(f'{what} is no workload\'s name; write a text such as "bert-base" or "train.py:setup"')
+
+
+def check_names(names: object) -> None:
+    """Several workloads are a list of such names, with at least one in it."""
+    if isinstance(names, str) or not isinstance(names, Sequence):
+        raise InputError(f'{_shown(names)} is no list of workloads; write for example ["bert-base", "train.py:setup"]')
+    if not names:
+        raise InputError("name at least one workload")
+    for name in names:
+        check_name(name)
+
+
+def check_batch_size(batch_size: object) -> None:
+    """A whole number of at least 1, or None."""
+    if batch_size is None:
+        return
+    if _no_whole_number(batch_size):
+        raise InputError(f"batch size {_shown(batch_size)}: it must be a whole number")
+    if batch_size < 1:  # type: ignore[operator]
+        raise InputError(f"batch size {batch_size}: it must be 1 or more")
+
+
+def check_memory_limit(limit_bytes: object) -> None:
+    """A positive whole number of bytes, or None."""
+    if limit_bytes is None:
+        return
+    if _no_whole_number(limit_bytes):
+        raise InputError(f"memory limit of {_shown(limit_bytes)}: it must be a whole number of bytes")
+    if limit_bytes < 1:  # type: ignore[operator]
+        raise InputError(f"memory limit of {limit_bytes} bytes: it must be positive")
+
+
+def check_gpus(gpus: object) -> None:
+    """A list of cards' names with at least one in it, or None."""
+    if gpus is None:
+        return
+    if isinstance(gpus, str) or not isinstance(gpus, Sequence):
+        raise InputError(f'gpus={_shown(gpus)} is no list of cards; write for example gpus=["RTX 4090"]')
+    if not gpus:
+        raise InputError("gpus is an empty list; leave it out for all cards")
+    for gpu in gpus:
+        check_gpu(gpu)
+
+
+def check_gpu(gpu: object) -> None:
+    """A card is named by a text, or None."""
+    if gpu is not None and not isinstance(gpu, str):
+        raise InputError(f'{_shown(gpu)} is no card\'s name; write a text such as "RTX 4090"')
+
+
+def _no_whole_number(value: Any) -> bool:
+    return isinstance(value, bool) or not isinstance(value, int)
+
+
+def _shown(value: object) -> str:
+    words = " ".join(repr(value).split())
+    return words if len(words) <= 40 else words[:37] + "..."
