@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import truth
 from whichgpu import trace
+from whichgpu.api import FAKE_BATCH_SIZES, REAL_BATCH_SIZES
 from whichgpu.errors import TraceError
 from whichgpu.memory import MemoryModel
 from whichgpu.scaling import Scaling, scaling
@@ -24,15 +25,14 @@ DATA = Path(__file__).parent / "truth" / "data"
 
 def load_scaling(name: str, folder: Path) -> Scaling | None:
     """The traces of a case as a function of the batch size; None when it was not traced."""
-    sizes = sorted(int(path.stem.rpartition("-")[2]) for path in folder.glob(f"{name}-*.trace"))
-    if len(sizes) < 3:
-        return None
-    low, high, third = sizes
-    order = (low, high, third)
-    try:
-        return scaling(lambda n: trace.load(folder / f"{name}-{n}.trace"), order)
-    except TraceError:  # a further batch size would be needed, which was not traced
-        return None
+    sizes = {int(path.stem.rpartition("-")[2]) for path in folder.glob(f"{name}-*.trace")}
+    for order in (FAKE_BATCH_SIZES, REAL_BATCH_SIZES):
+        if sizes.issuperset(order):
+            try:
+                return scaling(lambda n: trace.load(folder / f"{name}-{n}.trace"), order)
+            except TraceError:  # a further batch size would be needed, which was not traced
+                return None
+    return None
 
 
 def main() -> None:

@@ -4,7 +4,7 @@
 
 DIR is what tools/trace_truth.py wrote, with the versions of PyTorch and the model libraries that the measurements were made
 with (tools/truth/data/environment.json). Of a step that follows its batch size two traces are kept, of others
-three, and a fourth as the check where sizes grow with the square.
+three, and a fourth where sizes grow with the square or follow from the data.
 """
 
 from __future__ import annotations
@@ -17,32 +17,24 @@ import msgspec
 
 from truth import CASES
 from whichgpu import trace
-from whichgpu.errors import TraceError
-from whichgpu.scaling import SQUARE_CHECK, Scaled
+from whichgpu.api import FAKE_BATCH_SIZES, REAL_BATCH_SIZES
+from whichgpu.scaling import scaling
 from whichgpu.trace import Trace
 
 PACKED = Path(__file__).parent.parent / "tests" / "data" / "truth"
 
 
 def needed(traces: dict[int, Trace]) -> list[Trace]:
-    """Two traces where others follow from them, four where they do with the square, else three for a line."""
-    fourth = traces.pop(SQUARE_CHECK, None)
-    low, high, third = (traces[size] for size in sorted(traces))
-    if follows(low, high, third):
-        return [low, high]
-    try:
-        curved = fourth is not None and Scaled(low, high, third).agrees_with(fourth) is None
-    except TraceError:
-        curved = False
-    return [low, high, third, fourth] if fourth is not None and curved else [low, high, third]
+    """Two traces where others follow from them, else all that the product asks for, in its order."""
+    sizes = next(sizes for sizes in (FAKE_BATCH_SIZES, REAL_BATCH_SIZES) if traces.keys() >= set(sizes))
+    asked: list[Trace] = []
 
+    def trace_at(batch_size: int) -> Trace:
+        asked.append(traces[batch_size])
+        return asked[-1]
 
-def follows(low: Trace, high: Trace, third: Trace) -> bool:
-    """Whether every size is affine in the batch size."""
-    try:
-        return Scaled(low, high).agrees_with(third) is None
-    except TraceError:
-        return False
+    found = scaling(trace_at, sizes)
+    return asked[:2] if found.affine and len(asked) == len(sizes) else asked
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ import truth
 from whichgpu.extrapolation import LineModel
 from whichgpu.intervals import MEASURED, Estimate, Evidence, Model, kinds_of, widest
 from whichgpu.memory import MemoryModel
-from whichgpu.scaling import Scaled, Single
+from whichgpu.scaling import Scaled, scaling
 from whichgpu.trace import Trace
 
 ROOT = Path(__file__).parents[1]
@@ -58,11 +58,15 @@ def lines(name: str) -> list[dict[str, Any]]:
 
 def model_of(traces: tuple[Trace, ...]) -> Model:
     """The model that the product would use for all cards: exact where its traces allow, else a line."""
-    if len(traces) != 3:  # two, or three and the check (see pack_truth)
-        scaled = Scaled(*traces[:3])
+    if len(traces) == 2:  # the others follow from them (see pack_truth)
+        scaled = Scaled(*traces)
         return MemoryModel(lambda _: scaled, MEASURED)
-    at = {trace.batch_size: Single(trace) for trace in traces}
-    return LineModel(at.__getitem__, MEASURED, tuple(at))
+    by_size = {trace.batch_size: trace for trace in traces}
+    low, high, third = (trace.batch_size for trace in traces[:3])
+    found = scaling(by_size.__getitem__, (low, high, third))
+    if found.affine:
+        return MemoryModel(found.at, MEASURED)
+    return LineModel(found.at, MEASURED, (low, high, third))
 
 
 def load(name: str) -> tuple[Trace, ...] | None:

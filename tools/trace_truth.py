@@ -20,13 +20,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 import torch
 
 import truth
-from pack_truth import follows
 from whichgpu import trace
 from whichgpu.api import FAKE_BATCH_SIZES, REAL_BATCH_SIZES
 from whichgpu.capture.run import capture
 from whichgpu.capture.target import Target
 from whichgpu.errors import DataDependentError, WhichGpuError
-from whichgpu.scaling import SQUARE_CHECK
+from whichgpu.scaling import scaling
 
 TARGET = Target.parse("9.0")
 
@@ -59,14 +58,12 @@ def main() -> None:
 def _one(case: truth.Case, out: Path) -> int:
     try:
         try:
-            low, high, third = (_save(case, batch_size, "fake", out) for batch_size in FAKE_BATCH_SIZES)
-            if not follows(low, high, third):
-                _save(case, SQUARE_CHECK, "fake", out)
+            # the three batch sizes, and further ones where sizes do not follow a straight line
+            scaling(lambda batch_size: _save(case, batch_size, "fake", out), FAKE_BATCH_SIZES)
         except DataDependentError as error:
             print(f"{case.name}: {error}", flush=True)
             torch.set_num_threads(1)
-            for batch_size in REAL_BATCH_SIZES:
-                _save(case, batch_size, "real-cpu", out)
+            scaling(lambda batch_size: _save(case, batch_size, "real-cpu", out), REAL_BATCH_SIZES)
     except WhichGpuError as error:
         print(f"{case.name}: {error}", flush=True)
         return 1

@@ -30,6 +30,7 @@ class Traced(msgspec.Struct, frozen=True, kw_only=True):
     failures: dict[int, str]  # batch sizes at which the step raised
     affine: bool
     reason: str | None
+    spread: float = 0.0  # as in `scaling.Scaling`
     evidence: tuple[str, ...]  # what the step runs that decides how sure its predictions are
     example: Trace  # without its operators, storages and events
 

@@ -410,7 +410,10 @@ class Predictor:
             return
         key = f"{name} {batch_size}"
         if key not in self._book.checks:
-            trace = self._tracers["fake"].trace_at(batch_size, name)
+            try:
+                trace = self._tracers["fake"].trace_at(batch_size, name)
+            except DataDependentError:  # too much to follow at just this size
+                return
             foretold = scaled.at(batch_size)
             self._book.checks[key] = foretold.agrees_with(trace) if isinstance(foretold, Scaled) else None
         reason = self._book.checks[key]
@@ -461,6 +464,8 @@ class Predictor:
             found += advice.caveats(scaled.example)
             if not scaled.affine:
                 found.append(f"memory is not a straight function of the batch size ({scaled.reason})")
+            elif scaled.spread:
+                found.append(f"some sizes follow from the data; traces differ by up to {scaled.spread:.2%} of memory")
         sizes = ", ".join(map(str, self._sizes))
         if self._sizes not in (FAKE_BATCH_SIZES, REAL_BATCH_SIZES):
             failures = "; ".join(message.partition(": ")[2] for message in self._failures.values())
@@ -495,6 +500,7 @@ class Predictor:
             failures=self._failures,
             affine=scaled.affine,
             reason=scaled.reason,
+            spread=scaled.spread,
             evidence=self._evidence[name],
             example=head(scaled.example),
         )
@@ -507,7 +513,11 @@ class Predictor:
         self._evidence[name] = cast("tuple[Evidence, ...]", traced.evidence)
         whole = once(lambda: self._trace(name))
         return Scaling(
-            affine=traced.affine, reason=traced.reason, at=lambda size: whole().at(size), example=traced.example
+            affine=traced.affine,
+            reason=traced.reason,
+            at=lambda size: whole().at(size),
+            example=traced.example,
+            spread=traced.spread,
         )
 
     def _kept_like(self, own: str) -> str | None:

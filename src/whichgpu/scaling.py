@@ -15,9 +15,15 @@ from math import ceil
 
 import msgspec
 
-from whichgpu.errors import TraceError
+from whichgpu.errors import TraceError, WhichGpuError
 from whichgpu.trace import Op, Storage, Tensor, Trace
 
+# By which share of all bytes sizes may differ from a straight line and still be taken for one that varies.
+LARGEST_SPREAD = 0.01
+# By how much all that varies may be off its line together: more is another curve, not chance.
+LARGEST_BEND = Fraction(1, 5)
+# Which share of all bytes the data may decide about: where it is more, blocks of other sizes at each step fragment memory.
+LARGEST_SHARE = 0.05
 _KEPT = 8  # traces of single batch sizes that are kept; each may take tens of megabytes
 
 
@@ -46,7 +52,7 @@ class Scaled:
     straight lines do not go through whole numbers and there is no third trace.
     """
 
-    def __init__(self, low: Trace, high: Trace, third: Trace | None = None) -> None:
+    def __init__(self, low: Trace, high: Trace, third: Trace | None = None, *, fractions: bool = False) -> None:
         reason = mismatch(low, high)
         if reason is not None:
             raise TraceError(f"{low.workload}: {reason}")
@@ -60,9 +66,11 @@ class Scaled:
         self._bases = [storage.bytes for storage in low.storages]
         self._slopes: list[int] = []
         self._curves: dict[int, tuple[Fraction, Fraction, Fraction]] = {}
-        for one, other in zip(low.storages, high.storages, strict=True):
+        for index, (one, other) in enumerate(zip(low.storages, high.storages, strict=True)):
             slope, rest = divmod(other.bytes - one.bytes, gap)
-            if rest and third is None:
+            if rest and fractions:
+                self._curves[index] = _line(low.batch_size, one.bytes, Fraction(other.bytes - one.bytes, gap))
+            elif rest and third is None:
                 raise TraceError(f"{low.workload}: a storage grows by a fraction of a byte per sample")
             self._slopes.append(slope)
         self._gap = gap
@@ -142,6 +150,56 @@ class Scaled:
         return None
 
 
+class Loose(Scaled):
+    """Traces of a workload some of whose sizes the data decides: masks drawn at random, different numbers in a list.
+
+    Such sizes grow with the batch size, only not exactly. They follow the line through two traces; where the last of
+    the `others` lies above it, they are raised to that. `spread` is by which share of all bytes the others differ.
+    Raises TraceError when the structure differs, the sizes do by more than `LARGEST_SPREAD`, or too many vary.
+    """
+
+    def __init__(self, low: Trace, high: Trace, others: tuple[Trace, ...]) -> None:
+        super().__init__(low, high, fractions=True)
+        varying = {index for other in others for index in self._off_line(other)}
+        self._raise(varying, others[-1])
+        self.spread = max(self._apart(other) for other in others)
+        share = sum(high.storages[index].bytes for index in varying) / max(sum(_sizes(high)), 1)
+        if share > LARGEST_SHARE:
+            raise TraceError(f"{low.workload}: the data decides about {share:.0%} of all bytes")
+        if self.spread > LARGEST_SPREAD:
+            raise TraceError(f"{low.workload}: sizes are {self.spread:.1%} off a straight line")
+
+    def _off_line(self, other: Trace) -> list[int]:
+        reason = mismatch(self.low, other)
+        if reason is not None:
+            raise TraceError(f"{self.low.workload}: {reason}")
+        foretold = self.storage_bytes(other.batch_size)
+        return [index for index, storage in enumerate(other.storages) if storage.bytes != foretold[index]]
+
+    def _raise(self, varying: set[int], other: Trace) -> None:
+        """Lift what varies to what it adds up to in another trace, if that is more."""
+        foretold = self.storage_bytes(other.batch_size)
+        real, expected = (sum(sizes[index] for index in varying) for sizes in (_sizes(other), foretold))
+        if abs(real - expected) > LARGEST_BEND * expected:
+            raise TraceError(f"{self.low.workload}: what the data decides does not grow with the batch size")
+        lift = max(Fraction(real, max(expected, 1)), Fraction(1))
+        for index in varying:
+            one, many = self.low.storages[index].bytes, self.high.storages[index].bytes
+            rate = Fraction(many - one, self._gap) * lift
+            self._curves[index] = _line(self.low.batch_size, ceil(one * lift), rate)
+
+    def _apart(self, other: Trace) -> float:
+        pairs = zip(self.storage_bytes(other.batch_size), _sizes(other), strict=True)
+        return sum(abs(foretold - real) for foretold, real in pairs) / max(sum(_sizes(other)), 1)
+
+    def agrees_with(self, third: Trace) -> str | None:
+        """Why a trace at another batch size is not what this one says, but for what the data may decide."""
+        reason = mismatch(self.low, third)
+        if reason is None and self._apart(third) > LARGEST_SPREAD:
+            reason = f"sizes are {self._apart(third):.1%} off a straight line"
+        return reason
+
+
 class Single:
     """One trace, good for its own batch size only; same interface as `Scaled`."""
 
@@ -176,6 +234,7 @@ class Scaling(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None  # why not, when not
     at: Callable[[int], Scaled | Single]
     example: Trace
+    spread: float = 0.0  # by which share of all bytes traces were seen to differ from this, where the data decides
 
     def storages(self) -> tuple[Storage, ...]:
         """The storages of the example trace."""
@@ -189,6 +248,14 @@ def _parabola(places: list[int], sizes: list[int]) -> tuple[Fraction, Fraction, 
     square = (later - rise) / (x3 - x1)
     linear = rise - square * (x1 + x2)
     return y1 - linear * x1 - square * x1**2, linear, square
+
+
+def _line(place: int, size: int, rate: Fraction) -> tuple[Fraction, Fraction, Fraction]:
+    return size - rate * place, rate, Fraction(0)
+
+
+def _sizes(trace: Trace) -> list[int]:
+    return [storage.bytes for storage in trace.storages]
 
 
 def _settings(op: Op) -> str:
@@ -208,7 +275,8 @@ def _between(one: int, other: int, by: int, gap: int) -> int:
 def scaling(trace_at: Callable[[int], Trace], batch_sizes: tuple[int, int, int]) -> Scaling:
     """Trace at two batch sizes, check at the third; where it is not affine, every batch size is traced by itself.
 
-    Sizes that grow with the square of the batch size take the third trace too, and a fourth one as the check.
+    Sizes that grow with the square of the batch size take the third trace too, and a fourth one as the check; so do those
+    that the data decides.
     """
     low, high, third = (trace_at(batch_size) for batch_size in batch_sizes)
     try:
@@ -218,10 +286,30 @@ def scaling(trace_at: Callable[[int], Trace], batch_sizes: tuple[int, int, int])
         reason = str(error).partition(": ")[2]
     if reason is None:
         return Scaling(affine=True, reason=None, at=lambda _: scaled, example=high)
-    curved = _curved(low, high, third, trace_at)
-    if curved is not None:
-        return Scaling(affine=True, reason=None, at=lambda _: curved, example=high)
+    if low.kind == "fake" and mismatch(low, third) is None:  # hollow tensors, where a fourth trace is cheap
+        fourth = trace_at(SQUARE_CHECK)
+        curved = _curved(low, high, third, fourth)
+        if curved is not None:
+            return Scaling(affine=True, reason=None, at=lambda _: curved, example=high)
+        loose = _loose(low, third, (high, fourth))
+        if loose is not None:
+            return Scaling(affine=True, reason=None, at=lambda _: loose, example=high, spread=loose.spread)
+    later = _from_the_second(low, high, third, trace_at)
+    if later is not None:
+        return Scaling(affine=True, reason=None, at=lambda _: later, example=third)
     return Scaling(affine=False, reason=reason, at=one_by_one(trace_at, (low, high, third)), example=high)
+
+
+def _from_the_second(low: Trace, high: Trace, third: Trace, trace_at: Callable[[int], Trace]) -> Scaled | None:
+    """Without the first trace, where only that one is built otherwise: a batch of one is laid out like no other."""
+    if mismatch(low, high) is None or mismatch(high, third) is not None:
+        return None
+    try:
+        fourth = trace_at(2 * third.batch_size)
+        scaled = Scaled(high, third)
+        return scaled if scaled.agrees_with(fourth) is None else Loose(high, fourth, (third,))
+    except WhichGpuError:  # the step may not run there, or not follow a line either
+        return None
 
 
 def one_by_one(trace_at: Callable[[int], Trace], made: Iterable[Trace] = ()) -> Callable[[int], Single]:
@@ -235,12 +323,17 @@ def one_by_one(trace_at: Callable[[int], Trace], made: Iterable[Trace] = ()) -> 
 SQUARE_CHECK = 23
 
 
-def _curved(low: Trace, high: Trace, third: Trace, trace_at: Callable[[int], Trace]) -> Scaled | None:
-    """The three traces as a quadratic function, if a fourth one agrees; only for hollow tensors, where it is cheap."""
-    if low.kind != "fake" or mismatch(low, third) is not None:
-        return None
+def _curved(low: Trace, high: Trace, third: Trace, fourth: Trace) -> Scaled | None:
+    """The three traces as a quadratic function, if a fourth one agrees."""
     try:
         curved = Scaled(low, high, third)
     except TraceError:
         return None
-    return curved if curved.agrees_with(trace_at(SQUARE_CHECK)) is None else None
+    return curved if curved.agrees_with(fourth) is None else None
+
+
+def _loose(low: Trace, high: Trace, others: tuple[Trace, ...]) -> Loose | None:
+    try:
+        return Loose(low, high, others)
+    except TraceError:
+        return None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 import pytest
 from hypothesis import given, settings
@@ -175,6 +177,68 @@ def test_other_workloads_are_traced_at_each_batch_size() -> None:
     assert found.at(13) is found.at(13)
     assert [64 + 512 * 12] == found.at(11).storage_bytes(11)
     assert 1 == traced.asked.count(13)
+
+
+def drawn(batch_size: int) -> Trace:
+    """A large activation, and a small one that holds as many rows as a random mask let pass: about three in ten."""
+    passed = round(0.3 * 1000 * batch_size) + (batch_size * 7919) % 11 - 5
+    return make_trace([Call((Made(0, 1 << 20),)), Call((Made(16 * passed),))], batch_size)
+
+
+def test_what_the_data_decides_follows_its_line() -> None:
+    """A mask's share of a small tensor varies by chance: every batch size is answered, with how far traces were off."""
+    found = scaling.scaling(drawn, (4, 8, 67))
+    real = [storage.bytes for storage in drawn(500).storages]
+
+    assert found.affine
+    assert 0 < found.spread < 0.001
+    assert real[0] == found.at(500).storage_bytes(500)[0]
+    assert 0.02 * real[1] >= abs(found.at(500).storage_bytes(500)[1] - real[1])
+    assert found.at(500).agrees_with(drawn(500)) is None
+
+
+def test_what_varies_is_never_below_the_last_check() -> None:
+    """Where a further trace has more than its line says, the line is raised to it."""
+
+    def trace_at(batch_size: int) -> Trace:
+        more = 1.1 if batch_size == scaling.SQUARE_CHECK else 1
+        return make_trace(
+            [Call((Made(0, 1 << 20),)), Call((Made(int(4800 * batch_size * more) + batch_size % 3),))], batch_size
+        )
+
+    found = scaling.scaling(trace_at, (4, 8, 67))
+    check = scaling.SQUARE_CHECK
+
+    assert found.affine
+    assert trace_at(check).storages[1].bytes <= found.at(check).storage_bytes(check)[1]
+
+
+@pytest.mark.parametrize(
+    "size", [lambda n: 4 * n**3, lambda n: 1 << n.bit_length() + 10, lambda n: 40000 * n + n % 3 * 9000]
+)
+def test_curves_and_large_shares_are_not_taken_for_chance(size: Callable[[int], int]) -> None:
+    """What grows by another rule, or is a large part of all bytes, leaves every batch size to its own trace."""
+
+    def trace_at(batch_size: int) -> Trace:
+        return make_trace([Call((Made(0, 100_000),)), Call((Made(size(batch_size)),))], batch_size)
+
+    assert not scaling.scaling(trace_at, (4, 8, 67)).affine
+
+
+def test_a_batch_of_one_that_is_built_otherwise_is_left_out() -> None:
+    """Only the first trace has another structure: the others, with one more as the check, answer for all sizes."""
+    asked = []
+
+    def trace_at(batch_size: int) -> Trace:
+        asked.append(batch_size)
+        calls = [Call((Made(64, 512),))] + [Call((Made(0, 1000),))] * (batch_size > 1)
+        return make_trace(calls, batch_size, kind="real-cpu")
+
+    found = scaling.scaling(trace_at, (1, 2, 3))
+
+    assert found.affine
+    assert [64 + 512 * 900, 900_000] == found.at(900).storage_bytes(900)
+    assert [1, 2, 3, 6] == asked
 
 
 def test_a_single_trace_answers_for_itself() -> None:

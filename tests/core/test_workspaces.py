@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -195,12 +196,40 @@ WIDE = tensor((64, 12, 128, 128), "bfloat16", (196608, 128, 1536, 1))
             [2097152],
             lambda: sizes("_log_softmax.default", tensor((4, 2, 256, 256), stride=(131072, 1, 512, 2)), dim=1),
         ),
+        # deep_speech on an H200: the gradient comes from a permuted view
+        (
+            [16 * 32 * 40 * 300 * 4],
+            lambda: sizes(
+                "native_batch_norm_backward.default",
+                tensor((16, 32, 40, 300), stride=(1280, 40, 1, 20480)),
+                tensor((16, 32, 40, 300)),
+                train=True,
+            ),
+        ),
+        # dgcnn on an H200: k-nearest neighbours by topk, counts of digits by block and by row
+        (
+            [32768] * 4 + [4 << 20, 8 << 20, 32768, 32768],
+            lambda: sizes("topk.default", tensor((8, 1024, 1024)), k=20, dim=-1),
+        ),
+        ([], lambda: sizes("topk.default", tensor((8, 512, 300)), k=20, dim=-1)),
         ([4688], lambda: sizes("_foreach_norm.Scalar", tensor((4096, 4096)), tensor((50000, 768)))),
     ],
 )
 def test_measured_temporaries(expected: list[int], found: Callable[[], list[int]]) -> None:
     """Each family takes, to the byte, what an H200 was seen to allocate."""
     assert expected == found()
+
+
+def test_the_gradient_of_a_cells_bias_is_summed_in_parts() -> None:
+    """An LSTM cell of 1024 at batch size 2048 took 64 MiB on an H200, and nothing at 512."""
+
+    def taken(samples: int) -> list[int]:
+        backward = op("_thnn_fused_lstm_cell_backward_impl.default", phase="backward")
+        backward = msgspec.structs.replace(backward, outputs=(tensor((samples, 4096)),))
+        return [one.bytes for one in temporaries(backward, HOPPER)]
+
+    assert [64 << 20] == taken(2048)
+    assert [] == taken(512)
 
 
 def test_a_product_with_bias_keeps_one_more_workspace() -> None:

@@ -424,7 +424,7 @@ UNKNOWN: dict[str, Callable[[torch.Tensor], Any]] = {
     "boolean index": lambda x: x[x > 0.5],
     "masked_select": lambda x: x.masked_select(x > 0.5),
     "unique": lambda x: (x * 10).long().unique(),
-    "tolist": lambda x: x.tolist(),
+    "tolist": lambda x: (x * 10).long().tolist(),
     "branch": lambda x: bool((x > 0.5).any()),
     "int": lambda x: int((x * 10).long().max()),
     "repeat_interleave": lambda x: x.repeat_interleave((x * 3).long()[0], dim=1),

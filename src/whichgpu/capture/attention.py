@@ -167,9 +167,7 @@ def make(capability: tuple[int, int], same_for: set[str]) -> Any:
             same_for.difference_update({name for name in same_for if choose(*asked, parse(name)) != backend})
         mask = _additive(attn_mask, query.dtype) if attn_mask is not None else None
         if backend == "math":
-            return aten._scaled_dot_product_attention_math(
-                query, key, value, mask, dropout_p, is_causal, None, scale=scale, enable_gqa=enable_gqa
-            )[0]
+            return _written_out(query, key, value, mask, dropout_p, is_causal, scale, enable_gqa)
         logsumexp = _needs_grad(query, key, value)
         if backend == "cudnn":
             return aten._scaled_dot_product_cudnn_attention(
@@ -189,6 +187,46 @@ def make(capability: tuple[int, int], same_for: set[str]) -> Any:
         )[0]
 
     return attention
+
+
+def _written_out(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float | None,
+    enable_gqa: bool,
+) -> Tensor:
+    """`_scaled_dot_product_attention_math`; PyTorch's own adds the mask out of place while a dispatch mode is on."""
+    dtype = query.dtype
+    wide = dtype in _HALF and not torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed()
+    given = [t.to(torch.float32) if wide else t for t in (query, key, value)]  # these live to the end
+    factor = math.sqrt(abs(scale) if scale is not None else 1 / math.sqrt(query.size(-1)))
+    scaled = given[0] * (-factor if scale is not None and scale < 0 else factor)
+    if is_causal:
+        ones = torch.ones((scaled.size(-2), given[1].size(-2)), dtype=torch.bool, device=scaled.device)
+        mask = _additive(ones.tril(), scaled.dtype)
+        del ones
+    keys, values = given[1:]
+    if enable_gqa:
+        keys = keys.repeat_interleave(scaled.size(-3) // keys.size(-3), -3)
+        values = values.repeat_interleave(scaled.size(-3) // values.size(-3), -3)
+    scores = torch.matmul(scaled, keys.transpose(-2, -1) * factor)
+    if mask is not None:
+        scores.add_(mask)
+    scores = torch._safe_softmax(scores, -1)
+    if dropout_p > 0:
+        scores = torch.nn.functional.dropout(scores, dropout_p)
+    weights = scores.to(dtype)  # the second result comes first, though nobody takes it
+    result = torch.matmul(scores, values).to(dtype)
+    # C++ lets go of the last one first
+    del scores, values, keys, scaled, mask
+    while given:
+        given.pop()
+    del weights
+    return result
 
 
 def _additive(mask: Tensor, dtype: torch.dtype) -> Tensor:

@@ -106,6 +106,10 @@ class Casts:
             return type(value)(self.cast(item, dtype) for item in value)
         return value
 
+    def _cast_all(self, args: Any, dtype: torch.dtype) -> list[Any]:
+        """Arguments of a call, the last one first: the weight comes before the input on the card (GCC's order)."""
+        return [self.cast(value, dtype) for value in reversed(args)][::-1]
+
     @staticmethod
     def _may_cache(value: torch.Tensor, dtype: torch.dtype) -> bool:
         return (
@@ -125,7 +129,7 @@ class Casts:
                 else torch.get_autocast_dtype("cpu")
             )
             with torch._C._ExcludeDispatchKeyGuard(_EXCLUDED):
-                return func(*self.cast(args, dtype), **{k: self.cast(v, dtype) for k, v in kwargs.items()})
+                return func(*self._cast_all(args, dtype), **{k: self.cast(v, dtype) for k, v in kwargs.items()})
 
         return call
 
@@ -133,7 +137,7 @@ class Casts:
         def call(*args: Any, **kwargs: Any) -> Any:
             with torch._C._ExcludeDispatchKeyGuard(_EXCLUDED):
                 return func(
-                    *self.cast(args, torch.float32), **{k: self.cast(v, torch.float32) for k, v in kwargs.items()}
+                    *self._cast_all(args, torch.float32), **{k: self.cast(v, torch.float32) for k, v in kwargs.items()}
                 )
 
         return call
@@ -176,7 +180,7 @@ class Casts:
                 if _eligible(tensor) and tensor.dtype == torch.float32:
                     dtype = torch.float32
             with torch._C._ExcludeDispatchKeyGuard(_EXCLUDED):
-                return func(*self.cast(args, dtype), **{k: self.cast(v, dtype) for k, v in kwargs.items()})
+                return func(*self._cast_all(args, dtype), **{k: self.cast(v, dtype) for k, v in kwargs.items()})
 
         return call
 

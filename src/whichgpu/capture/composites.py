@@ -48,6 +48,8 @@ class Overrides:
             self.casts = Casts()
         self.recorder.hollow_implementations.update(_HOLLOW)
         self.recorder.value_implementations.update(_BY_VALUE)
+        self.recorder.decompositions.update(_IN_STEPS)
+        self.recorder.last_output_first.update(_LAST_OUTPUT_FIRST)
         self.plain_clear = torch.clear_autocast_cache
 
         def clear() -> None:
@@ -108,6 +110,14 @@ def _reduced_in_place(kernel: Any) -> Any:
     return loss
 
 
+def _cudnn_attention(
+    query: Tensor, key: Tensor, value: Tensor, mask: Any, keeps_sums: bool, *args: Any, **kwargs: Any
+) -> Any:
+    """`_scaled_dot_product_cudnn_attention`: without a gradient to come, no sums are kept."""
+    out = aten._scaled_dot_product_cudnn_attention.default(query, key, value, mask, keeps_sums, *args, **kwargs)
+    return out if keeps_sums else (out[0], query.new_empty(0), *out[2:])
+
+
 def _ctc_loss(
     log_probs: Tensor,
     targets: Tensor,
@@ -136,6 +146,41 @@ def _ctc_loss_kernel(
     return log_probs.new_empty(batch), log_probs.new_empty((batch, steps, 2 * longest + 1))
 
 
+def _euclidean_dist(one: Tensor, other: Tensor) -> Tensor:
+    """`_euclidean_dist` of Distance.cpp: both sets of points with their norms and ones beside them, one product."""
+    norms = one.pow(2).sum(-1, True)
+    ones = torch.ones_like(norms)
+    if one is other:
+        other_norms, other_ones = norms, ones
+    else:
+        other_norms = other.pow(2).sum(-1, True)
+        other_ones = torch.ones_like(other_norms)
+    left = torch.cat([one.mul(-2), norms, ones], -1)
+    del norms, ones
+    right = torch.cat([other, other_ones, other_norms], -1)
+    del other_norms, other_ones
+    return left.matmul(right.mT).clamp_min_(0).sqrt_()
+
+
+def _convolution_of_copies(input: Tensor, weight: Tensor, *args: Any) -> Any:
+    """`cudnn_convolution_forward`: what is laid out in no order that cuDNN knows is copied, the weight first."""
+    if _ordered(input) and _ordered(weight):
+        return NotImplemented
+    weight, input = (t if _ordered(t) else t.clone(memory_format=torch.contiguous_format) for t in (weight, input))
+    return aten.convolution.default(input, weight, *args)
+
+
+def _ordered(tensor: Tensor) -> bool:
+    return tensor.is_contiguous() or suggest_memory_format(tensor) != torch.contiguous_format
+
+
+_IN_STEPS = {
+    "_euclidean_dist": _euclidean_dist,
+    "_pack_padded_sequence": recurrent.pack_in_steps,
+    "convolution": _convolution_of_copies,
+}
+_LAST_OUTPUT_FIRST = {"native_dropout"}  # Dropout.cu makes the mask first
+
 _BY_VALUE = {
     "_pack_padded_sequence": recurrent.pack_padded_sequence,
     "_ctc_loss": _ctc_loss_kernel,
@@ -147,6 +192,7 @@ _HOLLOW = {
     "_cudnn_rnn": recurrent.rnn,
     "_cudnn_rnn_backward": recurrent.rnn_backward,
     "convolution": _convolution,
+    "_scaled_dot_product_cudnn_attention": _cudnn_attention,
     **{
         name: _reduced_in_place(getattr(aten, name).default)
         for name in ("mse_loss", "smooth_l1_loss", "soft_margin_loss", "binary_cross_entropy")

@@ -11,20 +11,24 @@ from typing import Any
 
 import torch
 
-# Elements; larger tensors are never followed. Token and position numbers are looked at more often than data.
-LIMIT_FLOATING = 1 << 16
+# Elements; larger tensors are never followed. Token and position numbers are looked at more often than data, and what
+# a step makes (anchors, boxes, masks drawn at random) more often than the numbers that a model begins with.
+LIMIT_FLOATING = 1 << 20
+LIMIT_FLOATING_WEIGHTS = 1 << 16  # made in the set-up, or by a kernel that takes long
 LIMIT_OTHER = 1 << 21
 LIMIT_UNIFORM = 1 << 25  # one number everywhere: no memory, but still time
 
 
-def followed(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is small enough for its contents to be followed."""
-    return tensor.numel() <= (LIMIT_FLOATING if tensor.dtype.is_floating_point else LIMIT_OTHER)
+def followed(tensor: torch.Tensor, *, weights: bool = False) -> bool:
+    """Whether a tensor is small enough for its contents to be followed; `weights`: there may be many like it."""
+    if not tensor.dtype.is_floating_point:
+        return tensor.numel() <= LIMIT_OTHER
+    return tensor.numel() <= (LIMIT_FLOATING_WEIGHTS if weights else LIMIT_FLOATING)
 
 
 def uniform(tensor: torch.Tensor, number: float) -> None:
     """The tensor holds one number everywhere."""
-    if followed(tensor):
+    if followed(tensor, weights=True):
         tensor._whichgpu_value = torch.full(tensor.shape, number, dtype=tensor.dtype)
     elif tensor.numel() <= LIMIT_UNIFORM:
         tensor._whichgpu_value = torch.tensor(number, dtype=tensor.dtype).expand(tensor.shape)

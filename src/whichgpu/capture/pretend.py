@@ -20,7 +20,7 @@ from torch.optim import optimizer as torch_optimizer
 from torch.utils import _device as torch_device_context
 from torch.utils import checkpoint as _checkpoint  # noqa: F401 - loaded before the patches
 
-from whichgpu.capture import dynamo, hollow, known
+from whichgpu.capture import choices, dynamo, hollow, known
 from whichgpu.capture.recorder import Recorder
 from whichgpu.capture.target import Target
 from whichgpu.errors import DataDependentError
@@ -95,6 +95,16 @@ class Pretence:
         self.set(Tensor, "is_cpu", property(is_cpu))
         self.set(Tensor, "get_device", lambda tensor: 0 if is_cuda(tensor) else -1)
 
+        plain_address = base.data_ptr
+
+        def data_ptr(tensor: Tensor) -> int:
+            """Hollow tensors share one address, by which parameters would pass for one; so each storage has its own."""
+            index = index_of(tensor)
+            if index is None or not hollow.is_hollow(tensor):
+                return plain_address(tensor)
+            return (index + 1 << 44) + tensor.storage_offset() * tensor.itemsize
+
+        self.set(Tensor, "data_ptr", data_ptr)
         plain_to = base.to
 
         def move(tensor: Tensor, to_gpu: bool, *args: Any, **kwargs: Any) -> Tensor:
@@ -168,8 +178,12 @@ class Pretence:
                 )
             if hollow.is_hollow(tensor):
                 value = known.value_of(tensor, True)
+                if value is None and tensor.dtype.is_floating_point and known.followed(tensor):
+                    self.recorder.note(choices.READ)
+                    value = choices.numbers_like(tensor)
                 if value is None:
                     raise DataDependentError("the step reads values computed on the GPU")
+                self.recorder.note_choices([value])
                 return plain(value, *args, **kwargs)
             return plain(tensor, *args, **kwargs)
 
@@ -328,8 +342,8 @@ class Pretence:
             "empty_cache",
         ):
             self.set(cuda.memory, name, answers[name])
-        # real tensors cannot go through cuDNN's own weight layout, which has no kernel on the CPU
-        self.set(torch.backends.cudnn, "is_acceptable", lambda tensor: tensor.is_cuda and not self.recorder.real)
+        self.set(torch.backends.cudnn, "is_acceptable", lambda tensor: tensor.is_cuda)
+        self.set(torch, "_use_cudnn_rnn_flatten_weight", lambda: True)  # as in builds for CUDA
         accelerator = torch.accelerator
         for name, value in {
             "is_available": lambda: True,

@@ -24,7 +24,7 @@ from torch.utils.flop_counter import flop_registry
 
 from whichgpu import trace
 from whichgpu.capability import CLASSES
-from whichgpu.capture import hollow, known
+from whichgpu.capture import choices, hollow, in_place, known
 from whichgpu.errors import DataDependentError
 
 aten = torch.ops.aten
@@ -111,6 +111,7 @@ class Recorder(TorchDispatchMode):
 
     def __init__(self, kind: str) -> None:
         super().__init__()
+        in_place.prepare()
         self.kind = kind
         self.real = kind == "real-cpu"
         self.phase: trace.Phase = "setup"
@@ -206,12 +207,20 @@ class Recorder(TorchDispatchMode):
             self._node_places.append(self._noted)
             self._next_node = number
         kwargs = dict(kwargs) if kwargs else {}
+        if func in in_place.CANDIDATES and self.phase == "backward":
+            func = in_place.variant(func, args, kwargs, just_made=self._just_made(args[0]))
         info = self._infos.get(func)
         if info is None:
             info = self._infos[func] = _FuncInfo(func)
-        if info.composite and not info.no_data:
+        if info.composite and info.short not in _NO_DATA:
             with self:
                 out = func.decompose(*args, **kwargs)
+            if out is not NotImplemented:
+                return out
+        taken_apart = self.decompositions.get(info.short)
+        if taken_apart is not None and self.index_of(args[0]) is not None:
+            with self:
+                out = taken_apart(*args, **kwargs)
             if out is not NotImplemented:
                 return out
         tensors: list[Tensor] = []
@@ -270,7 +279,7 @@ class Recorder(TorchDispatchMode):
             out = _materialise(shapes.out, tensors, _zeros)
         outputs: list[Tensor] = []
         _collect((out,), outputs)
-        for tensor in outputs:
+        for tensor in reversed(outputs) if info.short in self.last_output_first else outputs:
             self.adopt(tensor)
         shapes = _Shapes(None, None, _attributes(info, args, kwargs))
         shapes.flops = _flops(info, args, kwargs, out)
@@ -280,7 +289,7 @@ class Recorder(TorchDispatchMode):
     # ---- hollow tensors ---------------------------------------------------------------------------
 
     def _infer(self, func: Any, info: _FuncInfo, args: Any, kwargs: Any, tensors: list[Tensor], *, gpu: bool) -> Any:
-        if (picked := _known_masks(info, args)) is not None:
+        if (picked := self._known_masks(info, args)) is not None:
             args, tensors = (args[0], picked), [args[0], *(index for index in picked if index is not None)]
         values = self._known_values(tensors)
         by_value = self.value_implementations.get(info.short)
@@ -316,7 +325,7 @@ class Recorder(TorchDispatchMode):
         if gpu:
             outputs: list[Tensor] = []
             _collect((out,), outputs)
-            for tensor in outputs:
+            for tensor in reversed(outputs) if info.short in self.last_output_first else outputs:
                 if hollow.is_hollow(tensor):
                     self.adopt(tensor)
             described = tuple(
@@ -326,6 +335,30 @@ class Recorder(TorchDispatchMode):
             self.ops[place] = self._op(info, described, tuple(self._describe(t) for t in outputs), shapes)
         self._follow(func, info, args, kwargs, tensors, values, out)
         return out
+
+    def _known_masks(self, info: _FuncInfo, args: Any) -> list[Tensor | None] | None:
+        """Indices in place of the masks of an `index` when all of these are known; None where there is nothing to do."""
+        if info.short != "index" or _plain_index(info, args):
+            return None
+        picked: list[Tensor | None] = []
+        for index in args[1]:
+            if index is None or index.dtype not in (torch.bool, torch.uint8):
+                picked.append(index)
+                continue
+            value = known.value_of(index, hollow.is_hollow(index))
+            if value is None and self._hardly_counts(args[0]):
+                self.note("masks over a few numbers of the network were taken to let all of them pass")
+                value = torch.ones(index.shape, dtype=torch.bool)
+            if value is None:
+                return None
+            self.note_choices([value])
+            picked += value.nonzero(as_tuple=True)
+        return picked
+
+    def _hardly_counts(self, tensor: Tensor) -> bool:
+        """Whether all of a tensor is next to nothing of what is held: then any part of it may stand for the whole."""
+        held = sum(self.storage_bytes[index] for index in self.alive)
+        return tensor.numel() * tensor.itemsize * 1000 < held
 
     def _work_out(
         self,
@@ -401,7 +434,8 @@ class Recorder(TorchDispatchMode):
             return  # gradients are unknown anyway, and the flag of an infinite one stays as it was: none
         if (
             values is not None
-            and all(known.followed(t) for t in outputs)
+            # the numbers of weights, and those that take a while to compute, only where there are few
+            and all(known.followed(t, weights=self.phase == "setup" or info.flops is not None) for t in outputs)
             and not (info.written and any(known.shares_one_number(t, v) for t, v in zip(tensors, values, strict=True)))
         ):
             by_id = {id(t): v for t, v in zip(tensors, values, strict=True)}
@@ -415,10 +449,14 @@ class Recorder(TorchDispatchMode):
             if result is not None:
                 results: list[Tensor] = []
                 _collect((result,), results)
+                if choices.follow_from(values):
+                    choices.mark(results)
                 for tensor, value in zip(outputs, results, strict=False):
                     if id(tensor) not in by_id and hollow.is_hollow(tensor):
                         known.attach(tensor, value)
                 return
+        elif choices.attach(info.short, info.arguments, args, kwargs, outputs):
+            return
         if (healthy := _healthy(info, args)) is not None and known.followed(outputs[0]):
             self.note("the step looks for infinite or missing numbers on the GPU; none were assumed")
             known.attach(outputs[0], torch.full(outputs[0].shape, healthy))
@@ -454,6 +492,7 @@ class Recorder(TorchDispatchMode):
     def _scalar(self, tensor: Tensor) -> Any:
         value = known.value_of(tensor, hollow.is_hollow(tensor))
         if value is not None:
+            self.note_choices([value])
             return value.item()
         if tensor.dtype.is_floating_point:
             self.note("the step reads a result back from the GPU (.item()); a finite number was assumed")
@@ -463,6 +502,7 @@ class Recorder(TorchDispatchMode):
     def _data_dependent(self, func: Any, info: _FuncInfo, args: Any, kwargs: Any, values: Any, gpu: bool) -> Any:
         if values is None:
             raise DataDependentError(f"{info.name}: the shape of its result depends on values")
+        self.note_choices(values)
         tensors: list[Tensor] = []
         _collect(args, tensors)
         _collect(kwargs.values(), tensors)
@@ -537,6 +577,16 @@ class Recorder(TorchDispatchMode):
         if text not in self.notes:
             self.notes.append(text)
 
+    def _just_made(self, tensor: Tensor) -> bool:
+        """Whether the last operator made the tensor."""
+        index = self.index_of(tensor)
+        return index is not None and self.storage_op[index] == len(self.ops) - 1
+
+    def note_choices(self, values: list[Tensor]) -> None:
+        """Say so where something that decides follows from what the network chooses."""
+        if choices.follow_from(values):
+            self.note(choices.NOTE)
+
     def _describe(self, tensor: Tensor) -> tuple[Any, ...]:
         index = self.index_of(tensor)
         return (*_describe_shape(tensor), -1 if index is None else index)
@@ -589,6 +639,8 @@ class Recorder(TorchDispatchMode):
         self.hollow_implementations: dict[str, Any] = {}
         self.real_implementations: dict[str, Any] = {}
         self.value_implementations: dict[str, Any] = {}  # get small integer tensors with their contents
+        self.decompositions: dict[str, Any] = {}  # what CUDA does in several operators; may return NotImplemented
+        self.last_output_first: set[str] = set()  # allocate their results in this order
 
     def collect_garbage(self) -> None:
         """Let go of reference cycles at a fixed place, so that every batch size sees the same order of events."""
@@ -611,22 +663,6 @@ def _plain_index(info: _FuncInfo, args: Any) -> bool:
     return info.short == "index" and all(
         index is None or index.dtype not in (torch.bool, torch.uint8) for index in args[1]
     )
-
-
-def _known_masks(info: _FuncInfo, args: Any) -> list[Tensor | None] | None:
-    """Indices in place of the masks of an `index` when all of these are known; None where there is nothing to do."""
-    if info.short != "index" or _plain_index(info, args):
-        return None
-    picked: list[Tensor | None] = []
-    for index in args[1]:
-        if index is None or index.dtype not in (torch.bool, torch.uint8):
-            picked.append(index)
-            continue
-        value = known.value_of(index, hollow.is_hollow(index))
-        if value is None:
-            return None
-        picked += value.nonzero(as_tuple=True)
-    return picked
 
 
 def _fill(info: _FuncInfo, args: Any) -> float | None:

@@ -321,6 +321,20 @@ def gru_cell_kernel_backward(grad_hy: Tensor, workspace: Tensor, has_bias: bool)
     return gates, hidden, torch.empty_like(grad_hy), *biases
 
 
+def pack_in_steps(input: Tensor, lengths: Tensor, batch_first: bool) -> tuple[Tensor, Tensor]:
+    """`_pack_padded_sequence` of PackedSequence.cpp: a copy of each run of steps with as many rows, then all in one."""
+    if batch_first:
+        input = input.transpose(0, 1)
+    runs, sizes, done = [], [], 0
+    for place, length in enumerate(reversed(lengths.tolist())):
+        if length > done:
+            rows = input.size(1) - place
+            runs.append(input[done:length, :rows].contiguous().view(-1, *input.shape[2:]))
+            sizes += [rows] * (length - done)
+            done = length
+    return torch.cat(runs), torch.tensor(sizes, dtype=torch.int64)
+
+
 def pack_padded_sequence(input: Tensor, lengths: Tensor, batch_first: bool) -> tuple[Tensor, Tensor]:
     """`_pack_padded_sequence`: the elements that are no padding, and on the host how many rows each step has."""
     counts = lengths.tolist()

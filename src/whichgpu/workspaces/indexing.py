@@ -122,8 +122,24 @@ def _unique(op: Op, capability: Capability) -> list[Temporary]:
     return [Temporary(max(taken - sum(bytes_of(one) for one in op.outputs), 0), 0)]
 
 
+# TensorTopK.cu, `should_use_multiblock`: for so many rows and more, rows of this length go to several blocks.
+_SHORTEST_ROWS = ((4001, 400), (800, 800), (200, 3000), (80, 5000), (40, 8000), (20, 10000), (0, 20000))
+_TOPK_THREADS, _TOPK_DIGITS, _TOPK_BLOCKS = 256, 256, 6  # of a block, of a radix, on a multiprocessor
+
+
 def _topk(op: Op, capability: Capability) -> list[Temporary]:
-    return contiguous_copy(op.inputs[0])
+    """A copy in order and, where rows are long enough, counts of digits by block and by row (`mbtopk`)."""
+    tensor = op.inputs[0]
+    copied = contiguous_copy(tensor)
+    length = tensor.shape[int(op.attributes.get("dim", -1))] if tensor.shape else 1
+    rows = prod(tensor.shape) // max(length, 1)
+    if length < next(shortest for least, shortest in _SHORTEST_ROWS if rows >= least):
+        return copied
+    each = -(-prod(tensor.shape) // (multiprocessors(capability) * _TOPK_BLOCKS * _TOPK_THREADS))
+    blocks = rows * -(-length // (min(max(each, 4), 64) * _TOPK_THREADS))
+    small = [rows * ITEM_BYTES[tensor.dtype], rows * 4, rows * 4, rows * 4]
+    counts = [blocks * _TOPK_DIGITS * 2, rows * _TOPK_DIGITS * 4, blocks * 4, blocks * 4]
+    return copied + [Temporary(size) for size in (*small, *counts)]
 
 
 def _randperm(op: Op, capability: Capability) -> list[Temporary]:

@@ -74,9 +74,10 @@ def _batch_norm(op: Op, capability: Capability) -> list[Temporary]:
 
 
 def _batch_norm_backward(op: Op, capability: Capability) -> list[Temporary]:
-    tensor = op.inputs[1]
+    gradient, tensor = op.inputs[:2]
     if not _last(tensor):
-        return []
+        # cuDNN's kernel, which CUDA takes but for bfloat16, wants the gradient in order
+        return contiguous_copy(gradient, 0) if gradient.dtype in ("float32", "float16") else []
     channels = tensor.shape[1]
     training = bool(op.attributes.get("train", True))
     return [Temporary(channels * 4, 0)] * (2 if training else 3)

@@ -10,6 +10,7 @@ from math import prod
 
 from whichgpu.trace import Op
 from whichgpu.workspaces.records import ITEM_BYTES, Capability, Rule, Temporary, bytes_of, facts
+from whichgpu.workspaces.reductions import accumulator_bytes, reduction
 
 _KINDS = {0: ("plain", 1), 1: ("plain", 1), 2: ("lstm", 4), 3: ("gru", 3)}  # cudnnRNNMode_t: figures, gates
 
@@ -56,7 +57,14 @@ def _backward(op: Op, capability: Capability) -> list[Temporary]:
     return [*copied, Temporary(workspace_bytes(op))]
 
 
+def _cell_backward(op: Op, capability: Capability) -> list[Temporary]:
+    """Partial results of the sum over the batch that is the bias's gradient."""
+    gates = op.outputs[:1]
+    return [one for tensor in gates for one in reduction(tensor, (0,), accumulator_bytes(tensor.dtype), capability)]
+
+
 RULES: dict[str, Rule] = {
+    "aten._thnn_fused_lstm_cell_backward_impl.default": _cell_backward,
     "aten._cudnn_rnn.default": _forward,
     "aten._cudnn_rnn_backward.default": _backward,
 }

@@ -1,0 +1,100 @@
+"""Where PyTorch's C++ code writes in place, but not while a dispatch mode is on.
+
+While any mode is on, `at::areAnyTensorSubclassLike` holds, and so autograd's engine and some formulas of
+torch/csrc/autograd (input_buffer.cpp, FunctionsManual.cpp) make a new tensor instead of writing into one that nobody else
+holds. The card sees no mode: `variant` says which operator runs there. Read at torch 2.11.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import cache
+from types import FrameType
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+aten = torch.ops.aten
+Tensor = torch.Tensor
+
+# What formulas write into zeros that they have just made: `gather_backward`, `value_selecting_reduction_backward`,
+# `index_select_backward`, `index_backward`.
+_INTO_ZEROS = {
+    aten.scatter_add.default: aten.scatter_add_.default,
+    aten.scatter.src: aten.scatter_.src,
+    aten.index_add.default: aten.index_add_.default,
+    aten.index_put.default: aten.index_put_.default,
+}
+CANDIDATES = {aten.add.Tensor, *_INTO_ZEROS}
+
+
+def variant(func: Any, args: Any, kwargs: Any, *, just_made: bool) -> Any:
+    """The operator that runs in place of `func` on the card, called by autograd; `just_made`: its first argument is new."""
+    if torch.is_grad_enabled() or not _by_engine(sys._getframe(2)):
+        return func
+    if func is not aten.add.Tensor:
+        return _INTO_ZEROS[func] if just_made else func
+    alone = _uses(args) == _uses_when_alone()  # before anything else here refers to them
+    held, more = args[:2]
+    alike = isinstance(more, Tensor) and held.shape == more.shape and held.dtype == more.dtype and not kwargs
+    if alone and alike and held.layout == more.layout == torch.strided and _dense(held):
+        return aten.add_.Tensor
+    return func
+
+
+def _by_engine(frame: FrameType | None) -> bool:
+    """Whether C++ code of the autograd engine made the call, not Python code of a function's own backward."""
+    return frame is not None and frame.f_code.co_name == "_engine_run_backward"
+
+
+def _dense(tensor: Tensor) -> bool:
+    """`is_non_overlapping_and_dense`."""
+    expected = 1
+    for step, size in sorted(
+        (step, size) for step, size in zip(tensor.stride(), tensor.shape, strict=True) if size != 1
+    ):
+        if step != expected:
+            return False
+        expected *= size
+    return True
+
+
+def _uses(args: Any) -> tuple[int, ...]:
+    """References to the first argument, from C++ and Python, and to its storage; the call's own among them."""
+    held = args[0]
+    storage = torch._C._storage_Use_Count(held.untyped_storage()._cdata) if held.layout == torch.strided else 0
+    return held._use_count(), sys.getrefcount(held), storage
+
+
+class _Probe(TorchDispatchMode):
+    """Notes the references to a gradient that only the engine holds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[int, ...]] = []
+
+
+def _probe(self: _Probe, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    if func is aten.add.Tensor:
+        self.seen.append(_uses(args))
+    return func(*args, **(kwargs or {}))
+
+
+_Probe.__torch_dispatch__ = _probe  # set afterwards, as in `recorder`
+
+
+@cache
+def _uses_when_alone() -> tuple[int, ...]:
+    with torch.enable_grad():
+        leaf = torch.ones(2, requires_grad=True)
+        middle = leaf * 1
+        total = middle.sin() * middle.cos()
+    with _Probe() as probe:
+        total.backward(torch.ones(2))
+    return probe.seen[-1]
+
+
+def prepare() -> None:
+    """Look once how many references there are, before anything is patched."""
+    _uses_when_alone()
