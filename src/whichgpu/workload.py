@@ -292,7 +292,7 @@ def failure_line(error: BaseException) -> str:
         place: str | None = f"{error.filename}:{error.lineno}"
     else:
         frames = traceback.extract_tb(error.__traceback__)
-        own = [frame for frame in frames if _is_users(frame.filename)]
+        own = [frame for frame in frames if is_users(frame.filename)]
         place = f"{own[-1].filename}:{own[-1].lineno}" if own else None
     return _one_line(last) + (f" ({place})" if place else "")
 
@@ -404,7 +404,7 @@ def sources(ref: WorkloadRef) -> tuple[Path, ...]:
     zoo = os.path.join(os.path.dirname(os.path.abspath(__file__)), "zoo", "")
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
-        if isinstance(file, str) and os.path.isfile(file) and (_is_users(file) or file.startswith(zoo)):
+        if isinstance(file, str) and os.path.isfile(file) and (is_users(file) or file.startswith(zoo)):
             files.add(Path(os.path.abspath(file)))
     return tuple(sorted(files))
 
@@ -428,7 +428,7 @@ def _installed_folders() -> tuple[str, ...]:
     return tuple({os.path.join(os.path.realpath(path), "") for path in paths})
 
 
-def _is_users(file: str) -> bool:
+def is_users(file: str) -> bool:
     """Whether a file is the user's own: not the standard library's, a package's or whichgpu's."""
     if file.startswith("<") or "site-packages" in file or "dist-packages" in file:
         return False

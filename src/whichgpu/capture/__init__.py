@@ -8,9 +8,10 @@ pretend      makes an ordinary machine look like one with a GPU to the user's co
 attention    which attention kernel CUDA would take, and what it is called with
 autocast     CUDA's autocast lists, on CPU tensors
 composites   other operators that CUDA splits up differently from the CPU (dropout, batch norm, RNN, ...)
+stage        all of these around the import of the user's file and around its step
 run          one workload at one batch size -> one Trace
 worker       the process in which tracing happens (emulation patches global state)
 
-Imports point down this list's order only: worker -> run -> pretend, attention, autocast, composites -> recorder
+Imports point down this list's order only: worker -> run -> stage -> pretend, attention, autocast, composites -> recorder
 -> known, hollow.
 """

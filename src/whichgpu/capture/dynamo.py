@@ -50,6 +50,13 @@ def stand_in() -> None:
         torch._dynamo = module
 
 
+def step_aside() -> None:
+    """Take the stand-in away again, if it is still one, so that whoever wants the real package gets it."""
+    if isinstance(sys.modules.get("torch._dynamo"), _StandIn):
+        del sys.modules["torch._dynamo"]
+        torch.__dict__.pop("_dynamo", None)
+
+
 def load() -> Any:
     """Turn the stand-in into the real package, keeping the submodules that were loaded through it."""
     module = sys.modules["torch._dynamo"]

@@ -64,6 +64,7 @@ class Pretence:
     def __exit__(self, *_: object) -> None:
         for hook in self._hooks:
             hook.remove()
+        self._hooks.clear()
         for owner, name, value in reversed(self._undo):
             if value is _MISSING:
                 delattr(owner, name)
