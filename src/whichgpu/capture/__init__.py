@@ -8,6 +8,7 @@ pretend      makes an ordinary machine look like one with a GPU to the user's co
 attention    which attention kernel CUDA would take, and what it is called with
 autocast     CUDA's autocast lists, on CPU tensors
 composites   other operators that CUDA splits up differently from the CPU (dropout, batch norm, RNN, ...)
+threads      what the step does in other threads
 stage        all of these around the import of the user's file and around its step
 run          one workload at one batch size -> one Trace
 worker       the process in which tracing happens (emulation patches global state)

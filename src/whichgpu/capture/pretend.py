@@ -103,11 +103,12 @@ class Pretence:
                 value = known.value_of(tensor, True)
                 if value is not None:
                     return plain_to(value, *args, copy=True, **kwargs)
-            recorder.force = "gpu" if to_gpu else "host"
-            try:
-                return plain_to(tensor, *args, copy=True, **kwargs)
-            finally:
-                recorder.force = None
+            with recorder.lock:
+                recorder.force = "gpu" if to_gpu else "host"
+                try:
+                    return plain_to(tensor, *args, copy=True, **kwargs)
+                finally:
+                    recorder.force = None
 
         def to(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
             wanted, dtype, options = _parse_to(args, kwargs)

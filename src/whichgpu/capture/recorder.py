@@ -14,6 +14,7 @@ import gc
 import math
 import os
 import sys
+import threading
 import weakref
 from bisect import bisect_right
 from typing import Any
@@ -137,6 +138,8 @@ class Recorder(TorchDispatchMode):
         self._node_numbers: list[int] = []
         self._node_places: list[tuple[int, int]] = []
         self._next_node = _next_sequence_number()
+        self._thread = threading.get_ident()
+        self.lock = threading.RLock()
         self._noted: tuple[int, int] | None = None  # the place of the operator that is dispatched, once it is known
         self._patched_tables()
 
@@ -199,8 +202,13 @@ class Recorder(TorchDispatchMode):
     # ---- dispatch ---------------------------------------------------------------------------------
 
     def _dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        with self.lock:  # threads of the step come here too
+            return self._dispatch_one(func, types, args, kwargs)
+
+    def _dispatch_one(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         self._noted = None
-        if (number := _next_sequence_number()) != self._next_node:
+        # each thread counts the nodes that it makes by itself
+        if (number := _next_sequence_number()) != self._next_node and threading.get_ident() == self._thread:
             self._noted = self._place()
             self._node_numbers.append(self._next_node)
             self._node_places.append(self._noted)

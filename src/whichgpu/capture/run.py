@@ -57,6 +57,7 @@ def capture(
                     on_progress(f"batch size {batch_size}: step {number + 1} of {steps}")
                 recorder.begin_step(number)
                 result = _call(name, batch_size, "step", lambda: step(batch_size))
+                _call(name, batch_size, "step", stage.threads.raise_failure)
                 del result
                 gc.collect()
             if not any(op[2] >= 0 for op in recorder.ops):

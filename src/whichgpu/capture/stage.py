@@ -24,6 +24,7 @@ from whichgpu.capture.composites import Overrides
 from whichgpu.capture.pretend import Pretence
 from whichgpu.capture.recorder import Recorder
 from whichgpu.capture.target import Target
+from whichgpu.capture.threads import Threads
 from whichgpu.workload import is_users
 
 
@@ -34,6 +35,7 @@ class Stage:
         self.target = target
         self.recorder = Recorder(kind)
         self.pretence = Pretence(self.recorder, target)
+        self.threads = Threads(self.recorder)
         self._entered: contextlib.ExitStack | None = None
 
     def holds_for(self) -> list[str]:
@@ -49,6 +51,7 @@ class Stage:
             stack.enter_context(Overrides(self.recorder, self.target))
             stack.enter_context(self.pretence)
             stack.enter_context(self.recorder)
+            stack.enter_context(self.threads)
             self._entered = stack.pop_all()
         return self
 
