@@ -84,7 +84,10 @@ def test_a_thread_that_reads_computed_values_asks_for_real_tensors(tracing: Trac
     """As it does without a thread."""
 
     def look(work: Callable[[], Any]) -> Any:
-        return in_thread(lambda: (work() > 0).nonzero())
+        def positive() -> torch.Tensor:
+            return (work() > 0).nonzero()
+
+        return in_thread(positive)
 
     with pytest.raises(DataDependentError):
         tracing.trace(workload(look, at_once), 1 << 16)

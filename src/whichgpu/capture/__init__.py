@@ -3,6 +3,7 @@
 dynamo       keeps a slow and unneeded import of PyTorch out
 hollow       tensors with a size and a storage but no memory behind them
 known        small values that are followed along, so that `.item()` and the like still answer
+operands     operands that CUDA refuses and hollow tensors would let pass
 recorder     the dispatch mode that runs operators on hollow (or real) tensors and writes down what they ask for
 pretend      makes an ordinary machine look like one with a GPU to the user's code
 attention    which attention kernel CUDA would take, and what it is called with

@@ -20,7 +20,7 @@ from torch.optim import optimizer as torch_optimizer
 from torch.utils import _device as torch_device_context
 from torch.utils import checkpoint as _checkpoint  # noqa: F401 - loaded before the patches
 
-from whichgpu.capture import dynamo, hollow, known
+from whichgpu.capture import dynamo, hollow, known, operands
 from whichgpu.capture.recorder import Recorder
 from whichgpu.capture.target import Target
 from whichgpu.errors import DataDependentError
@@ -112,6 +112,8 @@ class Pretence:
 
         def to(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
             wanted, dtype, options = _parse_to(args, kwargs)
+            if wanted is not None:
+                operands.check_ordinal(wanted)
             if isinstance(tensor, UninitializedTensorMixin):
                 if wanted is not None:
                     tensor._whichgpu_wanted = wanted
@@ -129,6 +131,10 @@ class Pretence:
             return move(tensor, to_gpu, dtype, **options)
 
         def cuda(tensor: Tensor, device: Any = None, non_blocking: bool = False, memory_format: Any = None) -> Tensor:
+            if device is not None:
+                operands.check_ordinal(
+                    torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+                )
             return to(tensor, device=_CUDA, **({"memory_format": memory_format} if memory_format else {}))
 
         def cpu_(tensor: Tensor, memory_format: Any = None) -> Tensor:

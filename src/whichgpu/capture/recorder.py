@@ -25,7 +25,7 @@ from torch.utils.flop_counter import flop_registry
 
 from whichgpu import trace
 from whichgpu.capability import CLASSES
-from whichgpu.capture import hollow, known
+from whichgpu.capture import hollow, known, operands
 from whichgpu.errors import DataDependentError
 
 aten = torch.ops.aten
@@ -156,6 +156,10 @@ class Recorder(TorchDispatchMode):
             return None
 
     @staticmethod
+    def _on_gpu(tensor: Tensor) -> bool:
+        return tensor.layout != torch.strided or Recorder.index_of(tensor) is not None
+
+    @staticmethod
     def _index_of_sparse(tensor: Tensor) -> int | None:
         if tensor.layout == torch.sparse_coo:
             return getattr(tensor._values().untyped_storage(), "_whichgpu", None)
@@ -228,6 +232,7 @@ class Recorder(TorchDispatchMode):
         on_gpu = any(self.index_of(t) is not None for t in tensors)
         device = kwargs.get("device")
         if device is not None and torch.device(device).type == "cuda":
+            operands.check_ordinal(torch.device(device))
             on_gpu = True
             kwargs["device"] = torch.device("cpu")
         if self.force is not None:
@@ -253,6 +258,8 @@ class Recorder(TorchDispatchMode):
             if not self.real:
                 self._follow_view(func, args, kwargs, tensors, out)
             return out
+        operands.check_devices(info.short, tensors, self._on_gpu)
+        operands.check_types(info.short, args)
         if "generator" in kwargs:
             kwargs["generator"] = None
         if info.short == "_local_scalar_dense":

@@ -328,6 +328,11 @@ def _trace(loaded: Any, ref: WorkloadRef, key: tuple[str, int], kind: str, progr
     made = capture(ref.text, workload.setup, batch_size, target, kind=kind, on_progress=progress, stage=stage)
     if os.getpid() != own:  # a step that forks may come back here twice
         os._exit(0)
+    if not any(op.step >= 0 for op in made.ops):  # it would fit on every card
+        raise errors.WorkloadError(
+            f"{ref.text}: the step ran nothing on the GPU; use the device that setup(device) is given, "
+            "as in model.to(device) and torch.randn(..., device=device)"
+        )
     return _with_workload(made, workload)
 
 
