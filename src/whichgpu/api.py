@@ -5,11 +5,13 @@ The only place that joins tracing, the predictors and the catalogue. Nothing her
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from contextvars import ContextVar
 from functools import cache as once
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import NamedTuple, ParamSpec, TypeVar, cast
 
 import msgspec
 
@@ -29,6 +31,8 @@ from whichgpu.torch_build import installed_torch
 from whichgpu.trace import Trace
 from whichgpu.trace_cache import cache_directory
 
+P = ParamSpec("P")
+T = TypeVar("T")
 Progress = Callable[[str], None]
 BatchSizes = tuple[int, int, int]
 
@@ -48,6 +52,32 @@ _LARGEST_CHECKED = 1024
 DEFAULT_CARD = "H200"  # whose rules hold under --memory-limit when no card is named
 
 
+# Workloads (name and changes) whose hollow tensors could not go on at some batch size, within one question.
+_REAL_ONLY: ContextVar[set[tuple[str, tuple[str, ...]]] | None] = ContextVar("_REAL_ONLY", default=None)
+
+
+def _falling_back(question: Callable[P, T]) -> Callable[P, T]:
+    """Ask again with real tensors where hollow ones could not go on: small batches may pass where larger ones do not."""
+
+    @functools.wraps(question)
+    def ask(*args: P.args, **kwargs: P.kwargs) -> T:
+        found: set[tuple[str, tuple[str, ...]]] = set()
+        token = _REAL_ONLY.set(found)
+        try:
+            while True:
+                known = len(found)
+                try:
+                    return question(*args, **kwargs)
+                except DataDependentError:
+                    if len(found) == known:
+                        raise
+        finally:
+            _REAL_ONLY.reset(token)
+
+    return ask
+
+
+@_falling_back
 def fit(
     name: str,
     *,
@@ -106,6 +136,7 @@ def fit(
         )
 
 
+@_falling_back
 def explain(
     name: str,
     *,
@@ -165,6 +196,7 @@ def explain(
     )
 
 
+@_falling_back
 def rank(
     names: Sequence[str],
     *,
@@ -316,12 +348,15 @@ class Predictor:
             kind: self._stack.enter_context(tracing.Tracer(ref, kind=kind, cache=directory, on_progress=on_progress))
             for kind in _BATCH_SIZES
         }
-        self._kind: tracing.Kind | None = None
+        self._real_only = _REAL_ONLY.get()
+        self._name = (ref.text, ref.changes)
+        real_only = self._real_only is not None and self._name in self._real_only
+        self._kind: tracing.Kind | None = "real-cpu" if real_only else None
         self._sizes: BatchSizes = FAKE_BATCH_SIZES  # the batch sizes that were traced
         self._failures: dict[int, str] = {}  # batch sizes at which the step raised
         self._scalings: dict[str, Scaling] = {}
         self._models: dict[tuple[str, tuple[int, int]], Model] = {}
-        books = {kind: tracer.book() for kind, tracer in self._tracers.items()}
+        books = {kind: tracer.book() for kind, tracer in self._tracers.items() if self._kind in (None, kind)}
         self._book = next((book for book in books.values() if book), Book())
         self._answered = len(self._book)
         self._evidence: dict[str, Evidence] = {}  # by class of cards
@@ -332,6 +367,8 @@ class Predictor:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._stack.close()
+        if kind is DataDependentError and self._kind == "fake" and self._real_only is not None:
+            self._real_only.add(self._name)
         kinds = {scaled.example.kind for scaled in self._scalings.values()}
         if kind is None and len(self._book) > self._answered and len(kinds) == 1:
             self._tracers[kinds.pop()].keep(self._book)

@@ -31,6 +31,7 @@ class World:
         self.same_for: tuple[str, ...] = ()
         self.facts: dict[str, Any] = {}
         self.fake_fails: Exception | None = None
+        self.fake_fails_from = 0  # at this batch size and above
         self.runs_at: Callable[[int], bool] = lambda _: True  # the step raises at all other batch sizes
         self.held: set[tuple[str, int, str]] = set()
         self.notes: list[str] = []
@@ -59,7 +60,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
         def trace_at(self, batch_size: int, capability: str, *, ahead: Sequence[int] = ()) -> Trace:
             found.asked.append((self.kind, batch_size, capability))
             found.ahead.append(tuple(ahead))
-            if self.kind == "fake" and found.fake_fails is not None:
+            if self.kind == "fake" and found.fake_fails is not None and batch_size >= found.fake_fails_from:
                 raise found.fake_fails
             if not found.runs_at(batch_size):
                 raise StepError(f"{self.ref.text}: step raised at batch size {batch_size}: ValueError: odd")
@@ -297,6 +298,15 @@ def test_a_step_that_runs_at_some_batch_sizes_only(
     assert f"traced at batch sizes {', '.join(map(str, expected))}, since the step fails at others" in note
     assert "step raised at batch size" in note
     assert set(expected) <= {size for _, size, _ in world.asked}
+
+
+def test_a_larger_batch_may_be_the_first_to_need_real_tensors(world: World) -> None:
+    """Values of small tensors are followed, those of larger ones are not: the question is then asked again."""
+    world.fake_fails, world.fake_fails_from, world.bucket = DataDependentError("nonzero"), 100, 16
+    report = api.fit("bert-base", gpus=["H200"])
+
+    assert "real-cpu" == report.trace.kind
+    assert any("line through batch sizes 1, 2, 3" in note for note in report.notes)
 
 
 def test_a_step_with_real_tensors_may_want_more_than_one_sample(world: World) -> None:
