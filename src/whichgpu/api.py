@@ -44,7 +44,7 @@ REAL_BATCH_SIZES = (1, 2, 3)
 # The first ones at which the step runs are taken: some want pairs of samples, multiples of eight or sixteen, or more
 # than one sample, and some have no more than a few.
 _BATCH_SIZES: dict[tracing.Kind, tuple[BatchSizes, ...]] = {
-    "fake": (FAKE_BATCH_SIZES, (4, 8, 24), (16, 32, 144)),
+    "fake": (FAKE_BATCH_SIZES, (4, 8, 24), (16, 32, 144), (16, 32, 64)),
     "real-cpu": (REAL_BATCH_SIZES, (2, 4, 6)),
 }
 # Up to here the batch size that is asked about is traced as well. Beyond, the user's own data may take too much memory.
@@ -435,8 +435,10 @@ class Predictor:
         return self._scalings[self._class_of(capability)].example
 
     def default_batch_size(self) -> int:
-        """What the workload itself names, or one that everything runs at."""
-        return int(self._first().example.facts.get("default_batch_size", 8))
+        """What the workload itself names; where the step fails at some sizes, one at which it was seen to run."""
+        size = int(self._first().example.facts.get("default_batch_size", 8))
+        usual = self._sizes in (FAKE_BATCH_SIZES, REAL_BATCH_SIZES)
+        return size if usual or size in self._sizes else self._sizes[0]
 
     def info(self) -> TraceInfo:
         """How the workload was traced."""
@@ -462,7 +464,13 @@ class Predictor:
         if self._sizes not in (FAKE_BATCH_SIZES, REAL_BATCH_SIZES):
             failures = "; ".join(message.partition(": ")[2] for message in self._failures.values())
             why = f" ({failures})" if failures else ""
-            found.append(f"traced at batch sizes {sizes}, since the step fails at others{why}")
+            beyond = [size for size in self._failures if size > max(self._sizes)]
+            if beyond:
+                why += (
+                    f"; larger batches than {max(self._sizes)} are computed although the step failed at {min(beyond)}"
+                )
+            if "accumulate" not in self._ref.options or self._failures:
+                found.append(f"traced at batch sizes {sizes}, since the step fails at others{why}")
         if any(isinstance(model, LineModel) for model in self._models.values()):
             found.append(f"estimated from a line through batch sizes {sizes}")
         found += [words for words in map(spread_in_words, sorted(self._told)) if words is not None]
@@ -525,7 +533,17 @@ class Predictor:
     def _kept(self, kind: tracing.Kind, name: str) -> BatchSizes | None:
         """The batch sizes of which all traces are kept."""
         holds = self._tracers[kind].holds
-        return next((sizes for sizes in _BATCH_SIZES[kind] if all(holds(size, name) for size in sizes)), None)
+        return next((sizes for sizes in self._choices(kind) if all(holds(size, name) for size in sizes)), None)
+
+    def _choices(self, kind: tracing.Kind) -> tuple[BatchSizes, ...]:
+        """The batch sizes to trace at, those that are tried first before the others."""
+        parts = self._ref.options.get("accumulate", "1")
+        if not (parts.isascii() and parts.isdigit() and int(parts) > FAKE_BATCH_SIZES[0]):
+            return _BATCH_SIZES[kind]
+        # a batch has at least one sample for each micro batch; where it splits evenly, memory follows its size
+        return tuple(
+            (low * int(parts), high * int(parts), third * int(parts)) for low, high, third in _BATCH_SIZES[kind]
+        )
 
     def _trace(self, name: str) -> Scaling:
         if self._kind is None:
@@ -545,7 +563,7 @@ class Predictor:
         """The scaling from the first batch sizes at which the step runs; raises the first StepError if it runs at none."""
         first: StepError | None = None
         kept = self._kept(kind, name)
-        for sizes in dict.fromkeys(([kept] if kept else []) + list(_BATCH_SIZES[kind])):
+        for sizes in dict.fromkeys(([kept] if kept else []) + list(self._choices(kind))):
             if not self._failures.keys() & set(sizes):
                 self._sizes = sizes
                 try:

@@ -282,6 +282,7 @@ def test_sizes_in_steps_are_traced_one_by_one_and_told(world: World) -> None:
         (lambda n: n <= 50, (4, 8, 24)),
         (lambda n: n % 8 == 0, (16, 32, 144)),
         (lambda n: n % 16 == 0, (16, 32, 144)),
+        (lambda n: n in (16, 32, 48, 64), (16, 32, 64)),
     ],
 )
 def test_a_step_that_runs_at_some_batch_sizes_only(
@@ -297,7 +298,24 @@ def test_a_step_that_runs_at_some_batch_sizes_only(
     (note,) = report.notes
     assert f"traced at batch sizes {', '.join(map(str, expected))}, since the step fails at others" in note
     assert "step raised at batch size" in note
+    assert ("larger batches than" in note) == (not runs_at(67) and expected[-1] < 67)
     assert set(expected) <= {size for _, size, _ in world.asked}
+
+
+def test_the_default_batch_size_is_one_at_which_the_step_ran(world: World) -> None:
+    """A step that wants 16 or more samples is not said to fit with 8."""
+    world.runs_at = lambda n: n % 16 == 0
+
+    assert 16 == api.fit("bert-base", gpus=["H200"]).batch_size
+
+
+def test_a_batch_of_many_micro_batches_has_a_sample_for_each(world: World) -> None:
+    """Where a batch is split in more parts than are usually traced, larger ones are."""
+    report = api.fit("bert-base?accumulate=8", gpus=["H200"])
+
+    assert {32, 64, 536} == {size for _, size, _ in world.asked}
+    assert report.batch_size in (32, 64, 536)
+    assert () == report.notes
 
 
 def test_a_larger_batch_may_be_the_first_to_need_real_tensors(world: World) -> None:
@@ -306,7 +324,7 @@ def test_a_larger_batch_may_be_the_first_to_need_real_tensors(world: World) -> N
     report = api.fit("bert-base", gpus=["H200"])
 
     assert "real-cpu" == report.trace.kind
-    assert any("line through batch sizes 1, 2, 3" in note for note in report.notes)
+    assert {1, 2, 3} == {size for kind, size, _ in world.asked if kind == "real-cpu"}
 
 
 def test_a_step_with_real_tensors_may_want_more_than_one_sample(world: World) -> None:
