@@ -322,8 +322,9 @@ def _guarded(where: str, action: Callable[..., Any], *arguments: Any) -> Any:
     except (WorkloadError, KeyboardInterrupt):
         raise
     except BaseException as error:  # SystemExit too: a script may call sys.exit at its top level
+        cure = '; put what only a script does (argparse, main()) under if __name__ == "__main__":'
         raise missing_package(error, where) or WorkloadError(
-            f"{where} cannot be loaded: {failure_line(error)}"
+            f"{where} cannot be loaded: {failure_line(error)}{cure if isinstance(error, SystemExit) else ''}"
         ) from error
 
 
