@@ -199,7 +199,10 @@ def caveats(trace: Trace) -> list[str]:
     if not trace.facts.get("backward_calls", 1):
         found.append("the step never calls backward(): this is the memory of a forward pass, not of training")
     if not trace.facts.get("optimizer_steps", 1):
-        found.append("no torch.optim optimizer stepped: optimizer state is only counted if the step keeps it itself")
+        found.append(
+            "no torch.optim optimizer stepped in the steps that were traced: optimizer state is only counted if the step "
+            "keeps it itself; if it steps once in several calls, put the whole accumulation into one step(batch_size)"
+        )
     if trace.facts.get("cudnn_benchmark"):
         found.append(
             "torch.backends.cudnn.benchmark is on: cuDNN then tries algorithms that may take far more memory than "

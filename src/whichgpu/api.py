@@ -5,11 +5,13 @@ The only place that joins tracing, the predictors and the catalogue. Nothing her
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
+from contextvars import ContextVar
 from functools import cache as once
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import NamedTuple, ParamSpec, TypeVar, cast
 
 import msgspec
 
@@ -29,6 +31,8 @@ from whichgpu.torch_build import installed_torch
 from whichgpu.trace import Trace
 from whichgpu.trace_cache import cache_directory
 
+P = ParamSpec("P")
+T = TypeVar("T")
 Progress = Callable[[str], None]
 BatchSizes = tuple[int, int, int]
 
@@ -40,7 +44,7 @@ REAL_BATCH_SIZES = (1, 2, 3)
 # The first ones at which the step runs are taken: some want pairs of samples, multiples of eight or sixteen, or more
 # than one sample, and some have no more than a few.
 _BATCH_SIZES: dict[tracing.Kind, tuple[BatchSizes, ...]] = {
-    "fake": (FAKE_BATCH_SIZES, (4, 8, 24), (16, 32, 144)),
+    "fake": (FAKE_BATCH_SIZES, (4, 8, 24), (16, 32, 144), (16, 32, 64)),
     "real-cpu": (REAL_BATCH_SIZES, (2, 4, 6)),
 }
 # Up to here the batch size that is asked about is traced as well. Beyond, the user's own data may take too much memory.
@@ -48,6 +52,32 @@ _LARGEST_CHECKED = 1024
 DEFAULT_CARD = "H200"  # whose rules hold under --memory-limit when no card is named
 
 
+# Workloads (name and changes) whose hollow tensors could not go on at some batch size, within one question.
+_REAL_ONLY: ContextVar[set[tuple[str, tuple[str, ...]]] | None] = ContextVar("_REAL_ONLY", default=None)
+
+
+def _falling_back(question: Callable[P, T]) -> Callable[P, T]:
+    """Ask again with real tensors where hollow ones could not go on: small batches may pass where larger ones do not."""
+
+    @functools.wraps(question)
+    def ask(*args: P.args, **kwargs: P.kwargs) -> T:
+        found: set[tuple[str, tuple[str, ...]]] = set()
+        token = _REAL_ONLY.set(found)
+        try:
+            while True:
+                known = len(found)
+                try:
+                    return question(*args, **kwargs)
+                except DataDependentError:
+                    if len(found) == known:
+                        raise
+        finally:
+            _REAL_ONLY.reset(token)
+
+    return ask
+
+
+@_falling_back
 def fit(
     name: str,
     *,
@@ -125,6 +155,7 @@ def _in_general(predictor: Predictor, exact: bool) -> list[str]:
     return ["that line is an estimate for many cards at once: a card that is named (--gpu) is answered exactly"]
 
 
+@_falling_back
 def explain(
     name: str,
     *,
@@ -187,6 +218,7 @@ def explain(
     )
 
 
+@_falling_back
 def rank(
     names: Sequence[str],
     *,
@@ -356,12 +388,15 @@ class Predictor:
             kind: self._stack.enter_context(tracing.Tracer(ref, kind=kind, cache=directory, on_progress=on_progress))
             for kind in _BATCH_SIZES
         }
-        self._kind: tracing.Kind | None = None
+        self._real_only = _REAL_ONLY.get()
+        self._name = (ref.text, ref.changes)
+        real_only = self._real_only is not None and self._name in self._real_only
+        self._kind: tracing.Kind | None = "real-cpu" if real_only else None
         self._sizes: BatchSizes = FAKE_BATCH_SIZES  # the batch sizes that were traced
         self._failures: dict[int, str] = {}  # batch sizes at which the step raised
         self._scalings: dict[str, Scaling] = {}
         self._models: dict[tuple[str, tuple[int, int]], Model] = {}
-        books = {kind: tracer.book() for kind, tracer in self._tracers.items()}
+        books = {kind: tracer.book() for kind, tracer in self._tracers.items() if self._kind in (None, kind)}
         self._book = next((book for book in books.values() if book), Book())
         self._answered = len(self._book)
         self._evidence: dict[str, tuple[Evidence, ...]] = {}  # by class of cards
@@ -372,6 +407,8 @@ class Predictor:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._stack.close()
+        if kind is DataDependentError and self._kind == "fake" and self._real_only is not None:
+            self._real_only.add(self._name)
         kinds = {scaled.example.kind for scaled in self._scalings.values()}
         if kind is None and len(self._book) > self._answered and len(kinds) == 1:
             self._tracers[kinds.pop()].keep(self._book)
@@ -441,8 +478,10 @@ class Predictor:
         return self._scalings[self._class_of(capability)].example
 
     def default_batch_size(self) -> int:
-        """What the workload itself names, or one that everything runs at."""
-        return int(self._first().example.facts.get("default_batch_size", 8))
+        """What the workload itself names; where the step fails at some sizes, one at which it was seen to run."""
+        size = int(self._first().example.facts.get("default_batch_size", 8))
+        usual = self._sizes in (FAKE_BATCH_SIZES, REAL_BATCH_SIZES)
+        return size if usual or size in self._sizes else self._sizes[0]
 
     def info(self) -> TraceInfo:
         """How the workload was traced."""
@@ -470,7 +509,13 @@ class Predictor:
         if self._sizes not in (FAKE_BATCH_SIZES, REAL_BATCH_SIZES):
             failures = "; ".join(message.partition(": ")[2] for message in self._failures.values())
             why = f" ({failures})" if failures else ""
-            found.append(f"traced at batch sizes {sizes}, since the step fails at others{why}")
+            beyond = [size for size in self._failures if size > max(self._sizes)]
+            if beyond:
+                why += (
+                    f"; larger batches than {max(self._sizes)} are computed although the step failed at {min(beyond)}"
+                )
+            if "accumulate" not in self._ref.options or self._failures:
+                found.append(f"traced at batch sizes {sizes}, since the step fails at others{why}")
         if any(isinstance(model, LineModel) for model in self._models.values()):
             found.append(f"estimated from a line through batch sizes {sizes}")
         found += [words for words in map(spread_in_words, sorted(self._told)) if words is not None]
@@ -538,7 +583,17 @@ class Predictor:
     def _kept(self, kind: tracing.Kind, name: str) -> BatchSizes | None:
         """The batch sizes of which all traces are kept."""
         holds = self._tracers[kind].holds
-        return next((sizes for sizes in _BATCH_SIZES[kind] if all(holds(size, name) for size in sizes)), None)
+        return next((sizes for sizes in self._choices(kind) if all(holds(size, name) for size in sizes)), None)
+
+    def _choices(self, kind: tracing.Kind) -> tuple[BatchSizes, ...]:
+        """The batch sizes to trace at, those that are tried first before the others."""
+        parts = self._ref.options.get("accumulate", "1")
+        if not (parts.isascii() and parts.isdigit() and int(parts) > FAKE_BATCH_SIZES[0]):
+            return _BATCH_SIZES[kind]
+        # a batch has at least one sample for each micro batch; where it splits evenly, memory follows its size
+        return tuple(
+            (low * int(parts), high * int(parts), third * int(parts)) for low, high, third in _BATCH_SIZES[kind]
+        )
 
     def _trace(self, name: str) -> Scaling:
         if self._kind is None:
@@ -558,7 +613,7 @@ class Predictor:
         """The scaling from the first batch sizes at which the step runs; raises the first StepError if it runs at none."""
         first: StepError | None = None
         kept = self._kept(kind, name)
-        for sizes in dict.fromkeys(([kept] if kept else []) + list(_BATCH_SIZES[kind])):
+        for sizes in dict.fromkeys(([kept] if kept else []) + list(self._choices(kind))):
             if not self._failures.keys() & set(sizes):
                 self._sizes = sizes
                 try:

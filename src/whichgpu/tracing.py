@@ -64,6 +64,7 @@ class Tracer:
         self._command = tuple(worker)
         self._worker: WorkerProcess | None = None
         self._origin: Origin | None = None
+        self._holds_for: tuple[str, ...] | None = None  # classes of cards that the worker can trace for; None: all
 
     @property
     def cached(self) -> bool:
@@ -114,7 +115,7 @@ class Tracer:
         self.close()
 
     def _trace(self, batch_size: int, capability: str, ahead: Sequence[int], key: str) -> Trace:
-        worker = self._running()
+        worker = self._running(capability)
         path = worker.directory / f"{capability}-{batch_size}.trace"
         request = {
             "batch_size": batch_size,
@@ -137,13 +138,16 @@ class Tracer:
         path.unlink()
         return trace
 
-    def _running(self) -> WorkerProcess:
+    def _running(self, capability: str) -> WorkerProcess:
+        if self._holds_for is not None and capability not in self._holds_for:
+            self.close()  # the user's file looked at the card when it was imported
         if self._worker is None:
             self._worker = WorkerProcess(self._command, "the tracing worker", CaptureError)
             self._on_progress(f"loading {self._ref.text}")
             request = {
                 "workload": msgspec.to_builtins(self._ref),
                 "kind": self._kind,
+                "capability": capability,
                 "directory": str(self._worker.directory),
             }
             try:
@@ -151,6 +155,7 @@ class Tracer:
             except errors.WhichGpuError:
                 self.close()
                 raise
+            self._holds_for = answer.holds_for
             self._origin = Origin.empty(self._worker.started).extended(answer.sources, answer.distributions)
         return self._worker
 
@@ -192,6 +197,7 @@ class _Answer(msgspec.Struct, frozen=True):
     progress: str = ""
     error: str = ""
     message: str = ""
+    holds_for: tuple[str, ...] | None = None
     sources: tuple[str, ...] = ()
     distributions: dict[str, str] = {}
 

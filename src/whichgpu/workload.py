@@ -312,7 +312,7 @@ def failure_line(error: BaseException) -> str:
         place: str | None = f"{error.filename}:{error.lineno}"
     else:
         frames = traceback.extract_tb(error.__traceback__)
-        own = [frame for frame in frames if _is_users(frame.filename)]
+        own = [frame for frame in frames if is_users(frame.filename)]
         place = f"{own[-1].filename}:{own[-1].lineno}" if own else None
     return _one_line(last) + (f" ({place})" if place else "")
 
@@ -342,8 +342,9 @@ def _guarded(where: str, action: Callable[..., Any], *arguments: Any) -> Any:
     except (WorkloadError, KeyboardInterrupt):
         raise
     except BaseException as error:  # SystemExit too: a script may call sys.exit at its top level
+        cure = '; put what only a script does (argparse, main()) under if __name__ == "__main__":'
         raise missing_package(error, where) or WorkloadError(
-            f"{where} cannot be loaded: {failure_line(error)}"
+            f"{where} cannot be loaded: {failure_line(error)}{cure if isinstance(error, SystemExit) else ''}"
         ) from error
 
 
@@ -424,7 +425,7 @@ def sources(ref: WorkloadRef) -> tuple[Path, ...]:
     zoo = os.path.join(os.path.dirname(os.path.abspath(__file__)), "zoo", "")
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
-        if isinstance(file, str) and os.path.isfile(file) and (_is_users(file) or file.startswith(zoo)):
+        if isinstance(file, str) and os.path.isfile(file) and (is_users(file) or file.startswith(zoo)):
             files.add(Path(os.path.abspath(file)))
     return tuple(sorted(files))
 
@@ -448,7 +449,7 @@ def _installed_folders() -> tuple[str, ...]:
     return tuple({os.path.join(os.path.realpath(path), "") for path in paths})
 
 
-def _is_users(file: str) -> bool:
+def is_users(file: str) -> bool:
     """Whether a file is the user's own: not the standard library's, a package's or whichgpu's."""
     if file.startswith("<") or "site-packages" in file or "dist-packages" in file:
         return False

@@ -31,6 +31,7 @@ class World:
         self.same_for: tuple[str, ...] = ()
         self.facts: dict[str, Any] = {}
         self.fake_fails: Exception | None = None
+        self.fake_fails_from = 0  # at this batch size and above
         self.runs_at: Callable[[int], bool] = lambda _: True  # the step raises at all other batch sizes
         self.held: set[tuple[str, int, str]] = set()
         self.notes: list[str] = []
@@ -59,7 +60,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
         def trace_at(self, batch_size: int, capability: str, *, ahead: Sequence[int] = ()) -> Trace:
             found.asked.append((self.kind, batch_size, capability))
             found.ahead.append(tuple(ahead))
-            if self.kind == "fake" and found.fake_fails is not None:
+            if self.kind == "fake" and found.fake_fails is not None and batch_size >= found.fake_fails_from:
                 raise found.fake_fails
             if not found.runs_at(batch_size):
                 raise StepError(f"{self.ref.text}: step raised at batch size {batch_size}: ValueError: odd")
@@ -330,6 +331,7 @@ def test_sizes_in_steps_are_traced_one_by_one_and_told(world: World) -> None:
         (lambda n: n <= 50, (4, 8, 24)),
         (lambda n: n % 8 == 0, (16, 32, 144)),
         (lambda n: n % 16 == 0, (16, 32, 144)),
+        (lambda n: n in (16, 32, 48, 64), (16, 32, 64)),
     ],
 )
 def test_a_step_that_runs_at_some_batch_sizes_only(
@@ -345,7 +347,33 @@ def test_a_step_that_runs_at_some_batch_sizes_only(
     (note,) = report.notes
     assert f"traced at batch sizes {', '.join(map(str, expected))}, since the step fails at others" in note
     assert "step raised at batch size" in note
+    assert ("larger batches than" in note) == (not runs_at(67) and expected[-1] < 67)
     assert set(expected) <= {size for _, size, _ in world.asked}
+
+
+def test_the_default_batch_size_is_one_at_which_the_step_ran(world: World) -> None:
+    """A step that wants 16 or more samples is not said to fit with 8."""
+    world.runs_at = lambda n: n % 16 == 0
+
+    assert 16 == api.fit("bert-base", gpus=["H200"]).batch_size
+
+
+def test_a_batch_of_many_micro_batches_has_a_sample_for_each(world: World) -> None:
+    """Where a batch is split in more parts than are usually traced, larger ones are."""
+    report = api.fit("bert-base?accumulate=8", gpus=["H200"])
+
+    assert {32, 64, 536} == {size for _, size, _ in world.asked}
+    assert report.batch_size in (32, 64, 536)
+    assert () == report.notes
+
+
+def test_a_larger_batch_may_be_the_first_to_need_real_tensors(world: World) -> None:
+    """Values of small tensors are followed, those of larger ones are not: the question is then asked again."""
+    world.fake_fails, world.fake_fails_from, world.bucket = DataDependentError("nonzero"), 100, 16
+    report = api.fit("bert-base", gpus=["H200"])
+
+    assert "real-cpu" == report.trace.kind
+    assert {1, 2, 3} == {size for kind, size, _ in world.asked if kind == "real-cpu"}
 
 
 def test_a_step_with_real_tensors_may_want_more_than_one_sample(world: World) -> None:

@@ -365,3 +365,12 @@ def test_naming_workloads_imports_no_torch() -> None:
     code += "parse('bert-base'); parse('timm:resnet50'); parse('hf:gpt2?seq=3'); zoo_names()\n"
     code += "print({'torch', 'timm', 'transformers', 'torchvision'} & set(sys.modules))"
     assert "set()" == run_python(code)
+
+
+def test_a_script_that_parses_arguments_is_told_the_cure(tmp_path: Path) -> None:
+    """Its top level ends the process; the error says where such code belongs."""
+    path = tmp_path / "script.py"
+    path.write_text("import sys\nsys.exit(2)\n")
+
+    with pytest.raises(WorkloadError, match=r"SystemExit: 2.*under if __name__ == "):
+        load(parse(f"{path}:setup"))

@@ -20,7 +20,11 @@ class _StandIn(ModuleType):
         super().__init__("torch._dynamo")
         self.__spec__ = importlib.util.find_spec("torch._dynamo")
         assert self.__spec__ is not None
-        self.__path__ = list(self.__spec__.submodule_search_locations or [])
+
+    @property
+    def __path__(self) -> list[str]:
+        """Asked for by the import of a submodule, which needs the whole package: its parts import one another in a circle."""
+        return list(load().__path__)
 
     @staticmethod
     def disable(fn: Any = None, recursive: bool = True, **_: Any) -> Any:
@@ -50,6 +54,13 @@ def stand_in() -> None:
         torch._dynamo = module
 
 
+def step_aside() -> None:
+    """Take the stand-in away again, if it is still one, so that whoever wants the real package gets it."""
+    if isinstance(sys.modules.get("torch._dynamo"), _StandIn):
+        del sys.modules["torch._dynamo"]
+        torch.__dict__.pop("_dynamo", None)
+
+
 def load() -> Any:
     """Turn the stand-in into the real package, keeping the submodules that were loaded through it."""
     module = sys.modules["torch._dynamo"]
@@ -60,5 +71,6 @@ def load() -> Any:
         module.__class__ = ModuleType
         module.__loader__ = spec.loader
         module.__file__ = spec.origin
+        module.__path__ = list(spec.submodule_search_locations or [])
         spec.loader.exec_module(module)
     return module

@@ -20,7 +20,7 @@ from torch.optim import optimizer as torch_optimizer
 from torch.utils import _device as torch_device_context
 from torch.utils import checkpoint as _checkpoint  # noqa: F401 - loaded before the patches
 
-from whichgpu.capture import choices, dynamo, hollow, known
+from whichgpu.capture import choices, dynamo, hollow, known, operands
 from whichgpu.capture.recorder import Recorder
 from whichgpu.capture.target import Target
 from whichgpu.errors import DataDependentError
@@ -64,6 +64,7 @@ class Pretence:
     def __exit__(self, *_: object) -> None:
         for hook in self._hooks:
             hook.remove()
+        self._hooks.clear()
         for owner, name, value in reversed(self._undo):
             if value is _MISSING:
                 delattr(owner, name)
@@ -112,14 +113,17 @@ class Pretence:
                 value = known.value_of(tensor, True)
                 if value is not None:
                     return plain_to(value, *args, copy=True, **kwargs)
-            recorder.force = "gpu" if to_gpu else "host"
-            try:
-                return plain_to(tensor, *args, copy=True, **kwargs)
-            finally:
-                recorder.force = None
+            with recorder.lock:
+                recorder.force = "gpu" if to_gpu else "host"
+                try:
+                    return plain_to(tensor, *args, copy=True, **kwargs)
+                finally:
+                    recorder.force = None
 
         def to(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
             wanted, dtype, options = _parse_to(args, kwargs)
+            if wanted is not None:
+                operands.check_ordinal(wanted)
             if isinstance(tensor, UninitializedTensorMixin):
                 if wanted is not None:
                     tensor._whichgpu_wanted = wanted
@@ -137,6 +141,10 @@ class Pretence:
             return move(tensor, to_gpu, dtype, **options)
 
         def cuda(tensor: Tensor, device: Any = None, non_blocking: bool = False, memory_format: Any = None) -> Tensor:
+            if device is not None:
+                operands.check_ordinal(
+                    torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+                )
             return to(tensor, device=_CUDA, **({"memory_format": memory_format} if memory_format else {}))
 
         def cpu_(tensor: Tensor, memory_format: Any = None) -> Tensor:

@@ -14,6 +14,7 @@ import gc
 import math
 import os
 import sys
+import threading
 import weakref
 from bisect import bisect_right
 from typing import Any
@@ -24,7 +25,7 @@ from torch.utils.flop_counter import flop_registry
 
 from whichgpu import trace
 from whichgpu.capability import CLASSES
-from whichgpu.capture import choices, hollow, in_place, known
+from whichgpu.capture import choices, hollow, in_place, known, operands
 from whichgpu.errors import DataDependentError
 
 aten = torch.ops.aten
@@ -138,6 +139,8 @@ class Recorder(TorchDispatchMode):
         self._node_numbers: list[int] = []
         self._node_places: list[tuple[int, int]] = []
         self._next_node = _next_sequence_number()
+        self._thread = threading.get_ident()
+        self.lock = threading.RLock()
         self._noted: tuple[int, int] | None = None  # the place of the operator that is dispatched, once it is known
         self._patched_tables()
 
@@ -152,6 +155,10 @@ class Recorder(TorchDispatchMode):
             return getattr(tensor.untyped_storage(), "_whichgpu", None)
         except ValueError:  # the parameter of a lazy module, which has no size yet
             return None
+
+    @staticmethod
+    def _on_gpu(tensor: Tensor) -> bool:
+        return tensor.layout != torch.strided or Recorder.index_of(tensor) is not None
 
     @staticmethod
     def _index_of_sparse(tensor: Tensor) -> int | None:
@@ -200,8 +207,13 @@ class Recorder(TorchDispatchMode):
     # ---- dispatch ---------------------------------------------------------------------------------
 
     def _dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        with self.lock:  # threads of the step come here too
+            return self._dispatch_one(func, types, args, kwargs)
+
+    def _dispatch_one(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         self._noted = None
-        if (number := _next_sequence_number()) != self._next_node:
+        # each thread counts the nodes that it makes by itself
+        if (number := _next_sequence_number()) != self._next_node and threading.get_ident() == self._thread:
             self._noted = self._place()
             self._node_numbers.append(self._next_node)
             self._node_places.append(self._noted)
@@ -229,6 +241,7 @@ class Recorder(TorchDispatchMode):
         on_gpu = any(self.index_of(t) is not None for t in tensors)
         device = kwargs.get("device")
         if device is not None and torch.device(device).type == "cuda":
+            operands.check_ordinal(torch.device(device))
             on_gpu = True
             kwargs["device"] = torch.device("cpu")
         if self.force is not None:
@@ -254,6 +267,8 @@ class Recorder(TorchDispatchMode):
             if not self.real:
                 self._follow_view(func, args, kwargs, tensors, out)
             return out
+        operands.check_devices(info.short, tensors, self._on_gpu)
+        operands.check_types(info.short, args)
         if "generator" in kwargs:
             kwargs["generator"] = None
         if info.short == "_local_scalar_dense":

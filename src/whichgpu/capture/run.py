@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import random
 import time
 import traceback
 from typing import Any, Literal
@@ -12,9 +11,9 @@ from typing import Any, Literal
 import torch
 
 from whichgpu import trace
-from whichgpu.capture.composites import Overrides
 from whichgpu.capture.pretend import Pretence
 from whichgpu.capture.recorder import Recorder
+from whichgpu.capture.stage import Stage, seed
 from whichgpu.capture.target import Target
 from whichgpu.errors import DataDependentError, StepError, WorkloadError
 
@@ -31,19 +30,21 @@ def capture(
     kind: Literal["fake", "real-cpu"] = "fake",
     steps: int = STEPS,
     on_progress: Any = None,
+    stage: Stage | None = None,
 ) -> trace.Trace:
-    """Trace `setup(device) -> step(batch_size)`.
+    """Trace `setup(device) -> step(batch_size)`; `stage` is the one that the user's file was imported on.
 
     Raises WorkloadError for the workload's own mistakes (StepError in its step) and DataDependentError where hollow tensors cannot go on.
     """
     started = time.perf_counter()
-    recorder = Recorder(kind)
-    pretence = Pretence(recorder, target)
-    _seed()
+    stage = stage or Stage(target, kind)
+    stage.aim(target)
+    recorder, pretence = stage.recorder, stage.pretence
+    seed()
     gc.collect()
     gc.disable()  # cycles are collected at step boundaries: the same order of events at every batch size
     try:
-        with Overrides(recorder, target), pretence, recorder:
+        with stage:
             step = _call(name, batch_size, "setup", lambda: setup(torch.device("cuda", 0)))
             if not callable(step):
                 raise WorkloadError(
@@ -56,6 +57,7 @@ def capture(
                     on_progress(f"batch size {batch_size}: step {number + 1} of {steps}")
                 recorder.begin_step(number)
                 result = _call(name, batch_size, "step", lambda: step(batch_size))
+                _call(name, batch_size, "step", stage.threads.raise_failure)
                 del result
                 gc.collect()
             names = _names(recorder, pretence, {**parameters, **_parameters()})
@@ -96,16 +98,6 @@ def _place(error: BaseException) -> str:
         if "site-packages" not in frame.filename and "/whichgpu/" not in frame.filename:
             return f" ({frame.filename}:{frame.lineno})"
     return ""
-
-
-def _seed() -> None:
-    torch.manual_seed(0)
-    random.seed(0)
-    try:
-        import numpy
-    except ImportError:
-        return
-    numpy.random.seed(0)
 
 
 def _parameters() -> dict[int, tuple[Any, str, str]]:

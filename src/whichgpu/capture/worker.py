@@ -48,15 +48,15 @@ def main() -> None:
     _die_with(os.getppid(), signal.SIGTERM)
     ref = msgspec.convert(first["workload"], WorkloadRef)
     try:
-        workload = _load(ref)
+        workload, stage = _load(ref, first.get("capability"), first["kind"])
     except errors.WhichGpuError as error:
         _answer(fd, ok=False, error=type(error).__name__, message=str(error))
         return
     try:
-        _answer(fd, ok=True, **_origin(ref))
+        _answer(fd, ok=True, holds_for=stage.holds_for() if stage is not None else None, **_origin(ref))
     except OSError:
         sys.exit(f"{ref.text} {_CLOSED}")  # the last line of the log, which the client shows
-    _Server(fd, requests, workload, ref, first["kind"], first["directory"]).run()
+    _Server(fd, requests, workload, stage, ref, first["kind"], first["directory"]).run()
     _leave(first["directory"])
 
 
@@ -77,7 +77,8 @@ def _leave(directory: str) -> NoReturn:
     os._exit(0)
 
 
-def _load(ref: WorkloadRef) -> Any:
+def _load(ref: WorkloadRef, capability: str | None, kind: Any) -> tuple[Any, Any]:
+    """The workload, and the stage that the user's file was imported on; None for a library's."""
     try:
         import torch
     except ImportError as error:
@@ -91,18 +92,22 @@ def _load(ref: WorkloadRef) -> Any:
     torch.set_num_threads(1)  # children are forked: no thread pool may exist before that
     import whichgpu.capture.run  # noqa: F401 - loaded once, before the forks
     from whichgpu.capture.changes import changed
+    from whichgpu.capture.stage import Stage
+    from whichgpu.capture.target import Target
 
     _set_aside()
     sys.dont_write_bytecode = True  # the user's folder stays as it is
+    stage = Stage(Target.parse(capability), kind) if capability and ref.scheme in ("file", "module") else None
     try:
-        workload = load(ref)
+        with stage.importing() if stage is not None else contextlib.nullcontext():
+            workload = load(ref)
         if ref.changes:
             workload = dataclasses.replace(workload, setup=changed(workload.setup, ref.changes))
     except KeyboardInterrupt as error:  # raised by the user's code itself: the signal is ignored here
         raise errors.WorkloadError(f"{ref.text} cannot be loaded: {failure_line(error)}") from error
     if ref.scheme not in ("file", "module"):
         _set_aside()  # a library's code is loaded by now, and its model is built in the set-up
-    return workload
+    return workload, stage
 
 
 def _set_aside() -> None:
@@ -128,11 +133,14 @@ def _origin(ref: WorkloadRef) -> dict[str, Any]:
 class _Server:
     """Answers requests in order; works ahead in forked children where it was told what comes next."""
 
-    def __init__(self, fd: int, requests: _Lines, workload: Any, ref: WorkloadRef, kind: str, directory: str) -> None:
+    def __init__(
+        self, fd: int, requests: _Lines, workload: Any, stage: Any, ref: WorkloadRef, kind: str, directory: str
+    ) -> None:
         self.fd = fd
         self.directory = directory
         self.requests = requests
         self.workload = workload
+        self.stage = stage
         self.ref = ref
         self.kind = kind
         self.children: dict[tuple[str, int], _Child] = {}
@@ -160,7 +168,7 @@ class _Server:
         child = self.children.get(key)
         if child is None:
             path = Path(self.directory) / f"made-{key[0]}-{key[1]}"
-            child = self.children[key] = _Child(self.workload, self.ref, key, self.kind, path)
+            child = self.children[key] = _Child((self.workload, self.stage), self.ref, key, self.kind, path)
         return child
 
     def _wait(self, wanted: _Child) -> dict[str, Any] | None:
@@ -185,7 +193,7 @@ class _Server:
 class _Child:
     """A forked process that makes one trace."""
 
-    def __init__(self, workload: Any, ref: WorkloadRef, key: tuple[str, int], kind: str, path: Path) -> None:
+    def __init__(self, loaded: Any, ref: WorkloadRef, key: tuple[str, int], kind: str, path: Path) -> None:
         self.path = path
         self.finished = False
         self.answer: dict[str, Any] = {}
@@ -199,7 +207,7 @@ class _Child:
             try:
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
                 _die_with(parent, signal.SIGKILL)
-                _make(theirs, workload, ref, key, kind, path)
+                _make(theirs, loaded, ref, key, kind, path)
             finally:
                 _flush()
                 os._exit(1)  # `_make` ends the process itself when all went as it should
@@ -254,7 +262,7 @@ def _die_with(parent: int, number: signal.Signals) -> None:
             os._exit(1)
 
 
-def _make(fd: int, workload: Any, ref: WorkloadRef, key: tuple[str, int], kind: str, path: Path) -> None:
+def _make(fd: int, loaded: Any, ref: WorkloadRef, key: tuple[str, int], kind: str, path: Path) -> None:
     """In the child: trace, write the file, say how it went."""
     last = 0.0
 
@@ -266,7 +274,7 @@ def _make(fd: int, workload: Any, ref: WorkloadRef, key: tuple[str, int], kind: 
 
     own = os.getpid()
     progress(f"batch size {key[1]}: setting up")
-    answer = _attempt(workload, ref, key, kind, path, progress)
+    answer = _attempt(loaded, ref, key, kind, path, progress)
     _flush()
     if os.getpid() == own:  # a step may have forked and failed
         try:
@@ -277,11 +285,11 @@ def _make(fd: int, workload: Any, ref: WorkloadRef, key: tuple[str, int], kind: 
 
 
 def _attempt(
-    workload: Any, ref: WorkloadRef, key: tuple[str, int], kind: str, path: Path, progress: Any
+    loaded: Any, ref: WorkloadRef, key: tuple[str, int], kind: str, path: Path, progress: Any
 ) -> dict[str, Any]:
     """What to answer about one trace, whatever the user's code or the tracer raises."""
     try:
-        made = _trace(workload, ref, key, kind, progress)
+        made = _trace(loaded, ref, key, kind, progress)
     except errors.WhichGpuError as error:
         return {"ok": False, "error": type(error).__name__, "message": str(error)}
     except KeyboardInterrupt as error:  # raised by the user's code itself: the signal is ignored here
@@ -305,7 +313,7 @@ def _attempt(
     return {"ok": True, **_origin(ref)}
 
 
-def _trace(workload: Any, ref: WorkloadRef, key: tuple[str, int], kind: str, progress: Any) -> trace.Trace:
+def _trace(loaded: Any, ref: WorkloadRef, key: tuple[str, int], kind: str, progress: Any) -> trace.Trace:
     from whichgpu.capture.run import capture
     from whichgpu.capture.target import Target
 
@@ -315,9 +323,16 @@ def _trace(workload: Any, ref: WorkloadRef, key: tuple[str, int], kind: str, pro
         import torch
 
         torch.set_num_threads(max((os.cpu_count() or 2) // 2, 1))
-    made = capture(ref.text, workload.setup, batch_size, Target.parse(capability), kind=kind, on_progress=progress)
+    target = Target.parse(capability)
+    workload, stage = loaded
+    made = capture(ref.text, workload.setup, batch_size, target, kind=kind, on_progress=progress, stage=stage)
     if os.getpid() != own:  # a step that forks may come back here twice
         os._exit(0)
+    if not any(op.step >= 0 for op in made.ops):  # it would fit on every card
+        raise errors.WorkloadError(
+            f"{ref.text}: the step ran nothing on the GPU; use the device that setup(device) is given, "
+            "as in model.to(device) and torch.randn(..., device=device)"
+        )
     return _with_workload(made, workload)
 
 
