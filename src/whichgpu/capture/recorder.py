@@ -208,6 +208,8 @@ class Recorder(TorchDispatchMode):
 
     def _dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         with self.lock:  # threads of the step come here too
+            if func in in_place.CANDIDATES and self.phase == "backward":  # here, since it looks at the caller's frame
+                func = in_place.variant(func, args, kwargs or {}, just_made=self._just_made(args[0]))
             return self._dispatch_one(func, types, args, kwargs)
 
     def _dispatch_one(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
@@ -219,8 +221,6 @@ class Recorder(TorchDispatchMode):
             self._node_places.append(self._noted)
             self._next_node = number
         kwargs = dict(kwargs) if kwargs else {}
-        if func in in_place.CANDIDATES and self.phase == "backward":
-            func = in_place.variant(func, args, kwargs, just_made=self._just_made(args[0]))
         info = self._infos.get(func)
         if info is None:
             info = self._infos[func] = _FuncInfo(func)
