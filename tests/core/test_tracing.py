@@ -100,7 +100,7 @@ def test_the_worker_hears_what_comes_next(scene: Scene) -> None:
         tracer.trace_at(4, "9.0", ahead=(8, 67))
         tracer.trace_at(8, "8.6")
     one, two = scene.requests()
-    assert {"workload", "kind", "directory"} == set(one["first"])
+    assert {"workload", "kind", "directory", "capability"} == set(one["first"])
     assert one["first"]["directory"] == str(Path(one["out"]).parent)
     assert ("real-cpu", "tells requests") == (one["first"]["kind"], one["first"]["workload"]["text"])
     assert (4, "9.0", [8, 67]) == (one["batch_size"], one["capability"], one["ahead"])
