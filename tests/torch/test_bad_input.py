@@ -130,6 +130,11 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
     assert [] == made.files()
 
 
+def notes(out: str) -> list[str]:
+    """The notes of a report, but for the one that a step as small as these always gets."""
+    return [note for note in json.loads(out)["notes"] if not note.startswith("no batch size above 1,048,576")]
+
+
 def wait_until(condition: Callable[[], bool], room_s: float = 10) -> None:
     """Wait for something that is bound to happen."""
     deadline = time.monotonic() + room_s
@@ -249,7 +254,7 @@ def test_a_step_that_runs_at_even_batch_sizes_only(shell: Shell) -> None:
     first, again = (shell.fit("mine.py", "--batch-size", "40", "--json") for _ in range(2))
 
     assert (0, "") == (first.code, first.err)
-    (note,) = json.loads(first.out)["notes"]
+    (note,) = notes(first.out)
     assert "traced at batch sizes 4, 8, 24" in note
     assert f"pairs, please ({shell.folder}/mine.py:11)" in note
     assert json.loads(again.out)["trace"]["cached"]
@@ -296,7 +301,7 @@ def test_a_step_may_do_as_it_likes(shell: Shell, parts: dict[str, str]) -> None:
     done = shell.fit("mine.py", "--json")
 
     assert (0, "") == (done.code, done.err)
-    assert [] == json.loads(done.out)["notes"]
+    assert [] == notes(done.out)
 
 
 def test_a_model_may_be_built_on_import(shell: Shell) -> None:
@@ -372,10 +377,10 @@ def test_a_damaged_cache(shell: Shell, damaged: str) -> None:
         path.write_bytes(path.read_bytes()[:20])
     again, third = (json.loads(shell.fit("mine.py", "--json").out) for _ in range(2))
 
-    assert ["a damaged entry of the trace cache was ignored and rebuilt"] == again["notes"]
+    assert ["a damaged entry of the trace cache was ignored and rebuilt"] == notes(json.dumps(again))
     assert [False, damaged == "*.answers", True] == [report["trace"]["cached"] for report in (first, again, third)]
     assert first["gpus"] == again["gpus"] == third["gpus"]
-    assert [] == third["notes"]
+    assert [] == notes(json.dumps(third))
 
 
 def test_a_cache_that_cannot_be_written(shell: Shell) -> None:
@@ -385,7 +390,7 @@ def test_a_cache_that_cannot_be_written(shell: Shell) -> None:
     done = shell.fit("mine.py", "--json")
 
     assert (0, "") == (done.code, done.err)
-    (note,) = json.loads(done.out)["notes"]
+    (note,) = notes(done.out)
     assert "the trace cache /dev/full/traces cannot be written" in note
 
 
