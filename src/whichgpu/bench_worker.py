@@ -38,6 +38,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from whichgpu import errors
+from whichgpu.worker_side import Lines, die_with, private_input
 from whichgpu.workload import Workload, WorkloadRef, distributions, failure_line, load, sources
 
 # is_available() must ask the driver's library, not CUDA: after that no fork could use the GPU
@@ -89,11 +90,11 @@ def main() -> None:
     """Serve until standard input closes; with `--attempt`, run the one attempt that standard input names."""
     fd = int(sys.argv[sys.argv.index("--answers") + 1])
     os.set_inheritable(fd, False)
-    _die_with(os.getppid(), signal.SIGKILL if "--attempt" in sys.argv else signal.SIGTERM)
+    die_with(os.getppid(), signal.SIGKILL if "--attempt" in sys.argv else signal.SIGTERM)
     if "--attempt" in sys.argv:
         _alone(fd, json.load(sys.stdin))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the client decides
-    requests = _Lines(_private_input())
+    requests = Lines(private_input())
     first = requests.next()
     if first is None:
         return
@@ -105,7 +106,7 @@ def main() -> None:
 class _Server:
     """Loads the workload, then answers attempts one by one."""
 
-    def __init__(self, fd: int, requests: _Lines, reference: dict[str, Any]) -> None:
+    def __init__(self, fd: int, requests: Lines, reference: dict[str, Any]) -> None:
         self.fd = fd
         self.requests = requests
         self.reference = reference
@@ -241,7 +242,7 @@ def _forked(ref: WorkloadRef, workload: Workload, threads: int, attempt: dict[st
             os.close(ours)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.default_int_handler)
-            _die_with(parent, signal.SIGKILL)
+            die_with(parent, signal.SIGKILL)
             _run(theirs, ref, workload, threads, attempt)
         finally:
             os._exit(1)  # `_run` ends the process itself when all went as it should
@@ -616,51 +617,6 @@ def _failed(outcome: str, message: str) -> dict[str, Any]:
 def _shorten(words: str) -> str:
     line = " ".join(words.split())
     return line if len(line) <= _LONGEST_MESSAGE else line[: _LONGEST_MESSAGE - 3] + "..."
-
-
-def _private_input() -> int:
-    """A descriptor for the requests; what the user's code reads from standard input is empty."""
-    own = os.dup(0)  # not inherited by programs that the user's code starts
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
-    return own
-
-
-def _die_with(parent: int, number: signal.Signals) -> None:
-    """Linux: have the kernel send this process a signal when its parent ends, however that comes about."""
-    if sys.platform == "linux":
-        import ctypes
-
-        ctypes.CDLL(None).prctl(1, number)  # PR_SET_PDEATHSIG
-        if os.getppid() != parent:
-            os._exit(1)
-
-
-class _Lines:
-    """Lines of a descriptor, without reading ahead into Python's buffers."""
-
-    def __init__(self, fd: int) -> None:
-        self.fd = fd
-        self.buffer = b""
-
-    def pending(self) -> bool:
-        """Whether a whole line is there already."""
-        return b"\n" in self.buffer
-
-    def fill(self) -> bool:
-        """Read once; False at the end of the input."""
-        chunk = os.read(self.fd, 1 << 16)
-        self.buffer += chunk
-        return bool(chunk)
-
-    def next(self) -> str | None:
-        """The next line, or None at the end of the input."""
-        while not self.pending():
-            if not self.fill():
-                return None
-        line, _, self.buffer = self.buffer.partition(b"\n")
-        return line.decode()
 
 
 def _say(fd: int, **fields: Any) -> None:

@@ -28,6 +28,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from whichgpu import errors, trace
+from whichgpu.worker_side import Lines, die_with, private_input
 from whichgpu.workload import WorkloadRef, distributions, failure_line, load, sources
 
 _CHILDREN = max(os.cpu_count() or 1, 1)
@@ -40,12 +41,12 @@ def main() -> None:
     fd = int(sys.argv[sys.argv.index("--answers") + 1])
     os.set_inheritable(fd, False)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the client decides
-    requests = _Lines(_private_input())
+    requests = Lines(private_input())
     first = json.loads(requests.next() or "{}")
     if not first:
         return
     signal.signal(signal.SIGTERM, lambda *_: _leave(first["directory"]))
-    _die_with(os.getppid(), signal.SIGTERM)
+    die_with(os.getppid(), signal.SIGTERM)
     ref = msgspec.convert(first["workload"], WorkloadRef)
     try:
         workload, stage = _load(ref, first.get("capability"), first["kind"])
@@ -58,15 +59,6 @@ def main() -> None:
         sys.exit(f"{ref.text} {_CLOSED}")  # the last line of the log, which the client shows
     _Server(fd, requests, workload, stage, ref, first["kind"], first["directory"]).run()
     _leave(first["directory"])
-
-
-def _private_input() -> int:
-    """A descriptor for the requests; what the user's code reads from standard input is empty."""
-    own = os.dup(0)  # not inherited by programs that the user's code starts
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
-    return own
 
 
 def _leave(directory: str) -> NoReturn:
@@ -134,7 +126,7 @@ class _Server:
     """Answers requests in order; works ahead in forked children where it was told what comes next."""
 
     def __init__(
-        self, fd: int, requests: _Lines, workload: Any, stage: Any, ref: WorkloadRef, kind: str, directory: str
+        self, fd: int, requests: Lines, workload: Any, stage: Any, ref: WorkloadRef, kind: str, directory: str
     ) -> None:
         self.fd = fd
         self.directory = directory
@@ -206,7 +198,7 @@ class _Child:
             os.close(self.fd)
             try:
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
-                _die_with(parent, signal.SIGKILL)
+                die_with(parent, signal.SIGKILL)
                 _make(theirs, loaded, ref, key, kind, path)
             finally:
                 _flush()
@@ -250,16 +242,6 @@ def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):  # the user's code may have closed them
             stream.flush()
-
-
-def _die_with(parent: int, number: signal.Signals) -> None:
-    """Linux: have the kernel send this process a signal when its parent ends, however that comes about."""
-    if sys.platform == "linux":
-        import ctypes
-
-        ctypes.CDLL(None).prctl(1, number)  # PR_SET_PDEATHSIG
-        if os.getppid() != parent:
-            os._exit(1)
 
 
 def _make(fd: int, loaded: Any, ref: WorkloadRef, key: tuple[str, int], kind: str, path: Path) -> None:
@@ -348,32 +330,6 @@ def _with_workload(made: trace.Trace, workload: Any) -> trace.Trace:
         "sizes": dict(workload.sizes),
     }
     return msgspec.structs.replace(made, facts=facts)
-
-
-class _Lines:
-    """Lines of a descriptor, without reading ahead into Python's buffers."""
-
-    def __init__(self, fd: int) -> None:
-        self.fd = fd
-        self.buffer = b""
-
-    def pending(self) -> bool:
-        """Whether a whole line is there already."""
-        return b"\n" in self.buffer
-
-    def fill(self) -> bool:
-        """Read once; False at the end of the input."""
-        chunk = os.read(self.fd, 1 << 16)
-        self.buffer += chunk
-        return bool(chunk)
-
-    def next(self) -> str | None:
-        """The next line, or None at the end of the input."""
-        while not self.pending():
-            if not self.fill():
-                return None
-        line, _, self.buffer = self.buffer.partition(b"\n")
-        return line.decode()
 
 
 def _answer(fd: int, **fields: Any) -> None:

@@ -1,0 +1,54 @@
+"""What both worker processes do on their side of the pipes, whose other end is `worker_process`.
+
+Nothing but the standard library: one of them runs where little else is installed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+
+
+def private_input() -> int:
+    """A descriptor for the requests; what the user's code reads from standard input is empty."""
+    own = os.dup(0)  # not inherited by programs that the user's code starts
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    return own
+
+
+def die_with(parent: int, number: signal.Signals) -> None:
+    """Linux: have the kernel send this process a signal when its parent ends, however that comes about."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, number)  # PR_SET_PDEATHSIG
+        if os.getppid() != parent:
+            os._exit(1)
+
+
+class Lines:
+    """Lines of a descriptor, without reading ahead into Python's buffers."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self.buffer = b""
+
+    def pending(self) -> bool:
+        """Whether a whole line is there already."""
+        return b"\n" in self.buffer
+
+    def fill(self) -> bool:
+        """Read once; False at the end of the input."""
+        chunk = os.read(self.fd, 1 << 16)
+        self.buffer += chunk
+        return bool(chunk)
+
+    def next(self) -> str | None:
+        """The next line, or None at the end of the input."""
+        while not self.pending():
+            if not self.fill():
+                return None
+        line, _, self.buffer = self.buffer.partition(b"\n")
+        return line.decode()
