@@ -419,7 +419,6 @@ class _Skeleton:
         op_index: list[int] = []
         taken: list[tuple[int, int]] = []
         kept: set[str] = set()
-        once: set[tuple[int, int]] = set()
         for instructions, marks, group, own in self._pieces:
             base = len(out)
             for at, index in marks:
@@ -436,10 +435,6 @@ class _Skeleton:
                     at = temporary.before_output
                     if (at if 0 <= at < last else last) != place:
                         continue
-                    if temporary.once:
-                        if (group, number) in once:
-                            continue
-                        once.add((group, number))
                     if temporary.kept:
                         if temporary.key in kept:
                             continue

@@ -16,7 +16,7 @@ from math import ceil
 import msgspec
 
 from whichgpu.errors import TraceError, WhichGpuError
-from whichgpu.trace import Op, Storage, Tensor, Trace
+from whichgpu.trace import Op, Tensor, Trace
 
 # By which share of all bytes sizes may differ from a straight line and still be taken for one that varies.
 LARGEST_SPREAD = 0.01
@@ -61,7 +61,6 @@ class Scaled:
         self.low = low
         self.high = high
         self.events = low.events
-        self.storage_count = len(low.storages)
         gap = high.batch_size - low.batch_size
         self._bases = [storage.bytes for storage in low.storages]
         self._slopes: list[int] = []
@@ -206,7 +205,6 @@ class Single:
     def __init__(self, trace: Trace) -> None:
         self.low = self.high = trace
         self.events = trace.events
-        self.storage_count = len(trace.storages)
 
     def storage_bytes(self, batch_size: int) -> list[int]:
         """Requested bytes of every storage."""
@@ -235,10 +233,6 @@ class Scaling(msgspec.Struct, frozen=True, kw_only=True):
     at: Callable[[int], Scaled | Single]
     example: Trace
     spread: float = 0.0  # by which share of all bytes traces were seen to differ from this, where the data decides
-
-    def storages(self) -> tuple[Storage, ...]:
-        """The storages of the example trace."""
-        return self.example.storages
 
 
 def _parabola(places: list[int], sizes: list[int]) -> tuple[Fraction, Fraction, Fraction]:

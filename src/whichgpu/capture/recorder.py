@@ -832,9 +832,6 @@ def _flops(info: _FuncInfo, args: Any, kwargs: Any, out: Any) -> int:
         return 0
 
 
-_LARGE_FACTORIES_TAKE_SIZE = ("size",)
-
-
 def _makes_large(info: _FuncInfo, args: Any, kwargs: Any) -> bool:
     """Whether a factory's result would be larger than what the host makes for real."""
     size: Any = kwargs.get("size")

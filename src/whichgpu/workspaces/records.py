@@ -30,7 +30,6 @@ class Temporary(msgspec.Struct, frozen=True):
     key: str = ""  # kept until the process ends, at most one of a key
     freed_before: int = AFTER_LAST  # the own allocation before which it is given back; by default at the end
     optional: bool = False  # the operator does without it where there is no room
-    once: bool = False  # only the first of all operators that are the same takes it
 
     @property
     def kept(self) -> bool:
