@@ -67,6 +67,15 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True):
     released_cache: int  # how often all cached segments were given back: memory_stats()["num_alloc_retries"]
     final_reserved_bytes: int
     final_allocated_bytes: int
+    # Under every limit from the one up to below the other (None: under any more), all of this is the same.
+    same_from_bytes: int
+    same_below_bytes: int | None
+
+    def holds_under(self, limit_bytes: int | None) -> bool:
+        """Whether the program would have run just like this under a limit (None: without one)."""
+        if limit_bytes is None or self.same_below_bytes is None:
+            return self.same_below_bytes is None and (limit_bytes is None or limit_bytes >= self.same_from_bytes)
+        return self.same_from_bytes <= limit_bytes < self.same_below_bytes
 
 
 class BlockState(msgspec.Struct, frozen=True):
@@ -190,6 +199,9 @@ class CachingAllocator:
         self.requested_bytes = self.peak_requested_bytes = 0
         self.reserved_bytes = self.peak_reserved_bytes = 0
         self.num_alloc_retries = 0
+        # The largest sum of segments that the limit was seen to allow, and the smallest that it was seen to refuse
+        self.allowed_bytes = 0
+        self.refused_bytes: int | None = None
         self.segment_allocs: list[int] = []  # what the driver was asked for, in order
         self._addresses = Addresses(1, MIN_BLOCK_BYTES)
         self._place = place
@@ -355,7 +367,12 @@ class CachingAllocator:
         return block
 
     def _has_room(self, more_bytes: int) -> bool:
-        return self.limit_bytes is None or self.reserved_bytes + more_bytes <= self.limit_bytes
+        wanted = self.reserved_bytes + more_bytes
+        if self.limit_bytes is None or wanted <= self.limit_bytes:
+            self.allowed_bytes = max(self.allowed_bytes, wanted)
+            return True
+        self.refused_bytes = wanted if self.refused_bytes is None else min(self.refused_bytes, wanted)
+        return False
 
     def _reserve(self, more_bytes: int) -> None:
         self.segment_allocs.append(more_bytes)
@@ -631,6 +648,8 @@ def _replay_by_steps(
         released_cache=allocator.num_alloc_retries,
         final_reserved_bytes=allocator.reserved_bytes,
         final_allocated_bytes=allocator.allocated_bytes,
+        same_from_bytes=allocator.allowed_bytes,
+        same_below_bytes=allocator.refused_bytes,
     )
 
 
@@ -665,6 +684,7 @@ def _replay_plain(
     driver = Addresses(MIN_BLOCK_BYTES, 1)
     requested = peak_requested = allocated = peak_allocated = reserved = peak_reserved = released_cache = 0
     reserved_at = peak_at = failed_at = None
+    refused = _ADDRESS_MASK
     for index, entry in enumerate(program):
         if entry > 0:
             size = blocks[entry]
@@ -694,9 +714,11 @@ def _replay_plain(
             else:
                 segment = segment_size(size << _UNIT_BITS) >> _UNIT_BITS
                 if reserved + segment > limit:
+                    refused = min(refused, reserved + segment)
                     reserved -= _release_segments(segments, edges, small, large, driver)
                     released_cache += 1
                     if reserved + segment > limit:
+                        refused = min(refused, reserved + segment)
                         if entry - 1 in optional:
                             for slot in optional[entry - 1]:
                                 if not addresses[slot + 1]:  # what is there already is given back as ever
@@ -760,6 +782,8 @@ def _replay_plain(
         released_cache=released_cache,
         final_reserved_bytes=reserved << _UNIT_BITS,
         final_allocated_bytes=allocated << _UNIT_BITS,
+        same_from_bytes=peak_reserved << _UNIT_BITS,
+        same_below_bytes=None if refused == _ADDRESS_MASK else refused << _UNIT_BITS,
     )
 
 

@@ -53,6 +53,8 @@ class LineModel:
             released_cache=0,
             final_reserved_bytes=reserved,
             final_allocated_bytes=self._middle("final_allocated_bytes", batch_size),
+            same_from_bytes=reserved if fits else 0,
+            same_below_bytes=None if fits else reserved,
         )
 
     def fits(self, batch_size: int, limit_bytes: int) -> bool:

@@ -32,9 +32,8 @@ MEASURED = (9, 0)  # compute capability of the card that the steps were measured
 # From this share of the step's FLOPs on, a step is one of convolutions: the patch embedding of a vision transformer is
 # below 2 %, every convolutional network of the truth set above 60 %.
 _CONVOLUTIONAL = 0.05
-
-
-_SMALL = 8  # a batch size that is replayed in any case
+# Up to this batch size one sample more or less matters, and the largest safe batch is found exactly.
+_FINE = 128
 
 
 class Interval(msgspec.Struct, frozen=True, kw_only=True):
@@ -220,10 +219,7 @@ class Estimate:
         return size
 
     def largest_safe_batch(self, room_bytes: int) -> int:
-        """The largest batch whose high end fits, perhaps 1 % less; 0 when that of not even 1 does.
-
-        Searched from where the line from the likely largest batch leads: mostly two or three replays decide.
-        """
+        """The largest batch whose high end fits, 0 when that of not even 1 does; above 128 perhaps a little less."""
         if isinstance(self.model, LineModel):
             return min(self.model.largest_steep_batch(self.spread.shrunk(room_bytes)), self.largest_batch(room_bytes))
         answers = self.model.answers.safe
@@ -238,25 +234,25 @@ class Estimate:
             # each batch size costs a trace: the few that this search needs were mostly made by the one for the likely batch
             return min(model.largest_batch(self.spread.shrunk(room_bytes)), largest)
         shrunk = self.spread.shrunk(room_bytes)
-        low, high = 0, largest + 1  # low fits surely; high does not, or does not likely
-        probe = self._guess(largest, room_bytes)
-        step = max(probe >> 7, 1)
-        while high - low > max(low >> 7, 1):
-            if model.fits(probe, shrunk) and model.fits(probe, room_bytes):
-                low = probe
-            else:
-                high = probe
-            if low and high <= largest:
-                probe = (low + high) // 2
-            else:
-                probe = min(low + step, high - 1) if low else max(high - step, 1)
-                step *= 2
-        return low
+        # the line that the search for the likely one began on misses by about as much here
+        probe = min(model.guess(shrunk) * largest // max(model.guess(room_bytes), 1), largest)
 
-    def _guess(self, largest: int, room_bytes: int) -> int:
-        start = self.model.replay(_SMALL).peak_reserved_bytes
-        share = (self.spread.shrunk(room_bytes) - start) / max(room_bytes - start, 1)
-        return min(max(int(_SMALL + (largest - _SMALL) * share), 1), max(largest, 1))
+        def fits(size: int) -> bool:
+            return model.fits(size, shrunk) and model.fits(size, room_bytes)
+
+        low, high, step = probe, largest + 1, max(probe >> 7, 1)
+        while low > 0 and not fits(low):
+            low, high = max(low - step, int(low > 1)), low
+            step *= 2
+        more = min(low + model.room_for(low, shrunk), high - 1) if low else 0
+        if more > low + (low >> 6) and fits(more):
+            low = more
+        while high <= largest and high - low > max(low >> 7, 1):
+            middle = (low + high) // 2
+            low, high = (middle, high) if fits(middle) else (low, middle)
+        while 0 < low < min(_FINE, largest) and low + 1 < high and fits(low + 1):
+            low += 1
+        return low
 
     def _steep(self, batch_size: int) -> int:
         if isinstance(self.model, LineModel):

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from math import log
+from typing import NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
 import msgspec
@@ -25,6 +26,7 @@ from whichgpu.allocator import (
     Replay,
     replay,
 )
+from whichgpu.capability import Capability
 from whichgpu.scaling import Scaled, Single
 from whichgpu.trace import EventKind, Op
 
@@ -33,6 +35,15 @@ MAX_BATCH_SIZE = 1 << 20
 
 HELD = ("weight", "gradient", "optimizer_state", "activation", "temporary", "workspace", "input", "buffer")
 
+
+# Where a search begins: a first line through two batch sizes leads to a rung of a ladder.
+_FIRST_LINE = (8, 64)
+_RUNG = 2 ** (1 / 3)  # from one rung to the next
+_LOWEST_RUNG = 3  # batch sizes 2 and 3
+_RUNGS_TRIED = 8
+_LADDER_CAPABILITY = (9, 0)
+# Below this share of a limit, by the ladder, a batch is not suspected of running into it
+_FAR_BELOW = 0.97
 
 # Programs that are kept for each workload; each may take a megabyte.
 _KEPT_PROGRAMS = 32
@@ -93,7 +104,7 @@ class MemoryModel:
     def __init__(
         self,
         at: Callable[[int], Scaled | Single],
-        capability: tuple[int, int],
+        capability: Capability,
         config: AllocatorConfig = DEFAULT_CONFIG,
         answers: Answers | None = None,
         batch_sizes: Sequence[int] = (4, 8),
@@ -103,7 +114,7 @@ class MemoryModel:
         self.answers = Answers() if answers is None else answers
         self._capability = capability
         self._config = config
-        self._known: dict[int, _Known] = {}
+        self._known: dict[tuple[int, Capability], _Known] = {}
 
     # ---- one batch size -----------------------------------------------------------------------------
 
@@ -114,15 +125,19 @@ class MemoryModel:
 
     def program(self, batch_size: int) -> Program:
         """What the allocator is asked for at a batch size."""
-        source = self._at(batch_size)
-        return _shared(source).program(source, batch_size, self._known_at(batch_size).temporaries)
+        return self._program(batch_size, self._known_at(batch_size))
 
-    def _known_at(self, batch_size: int) -> _Known:
-        known = self._known.get(batch_size)
+    def _program(self, batch_size: int, known: _Known) -> Program:
+        source = self._at(batch_size)
+        return _shared(source).program(source, batch_size, known.temporaries)
+
+    def _known_at(self, batch_size: int, capability: Capability | None = None) -> _Known:
+        key = batch_size, capability or self._capability
+        known = self._known.get(key)
         if known is None:
             source = self._at(batch_size)
-            known = _shared(source).known(source, batch_size, self._capability, self._config)
-            self._known[batch_size] = known
+            known = _shared(source).known(source, *key, self._config)
+            self._known[key] = known
         return known
 
     def replay(self, batch_size: int, limit_bytes: int | None = None) -> Replay:
@@ -131,26 +146,20 @@ class MemoryModel:
             self.answers.replays, (batch_size, limit_bytes), lambda: self._replay(batch_size, limit_bytes)
         )
 
-    def _replay(self, batch_size: int, limit_bytes: int | None) -> Replay:
-        known = self._known_at(batch_size)
-        whole = known.whole
-        if whole is not None and (limit_bytes is None or whole.peak_reserved_bytes <= limit_bytes):
-            return whole
-        result = known.limited.get(limit_bytes) if limit_bytes is not None else None
+    def _replay(self, batch_size: int, limit_bytes: int | None, capability: Capability | None = None) -> Replay:
+        known = self._known_at(batch_size, capability)
+        result = known.replay(limit_bytes)
         if result is None:
-            program = self.program(batch_size)
+            program = self._program(batch_size, known)
             result = replay(program.instructions, program.sizes, limit_bytes, self._config, program.optional)
-            if limit_bytes is None or (whole is None and result.fits and not result.released_cache):
-                # a limit that was never met: this is what happens without one
-                known.whole = result
-            else:
-                known.limited[limit_bytes] = result
+            known.replays.append(result)
         return result
 
     def fits(self, batch_size: int, limit_bytes: int) -> bool:
         """Whether the step runs at a batch size under a limit."""
         known = self._known_at(batch_size)
-        if known.whole is not None and not known.gives_way and limit_bytes < known.whole.peak_requested_bytes:
+        whole = known.replay(None)
+        if whole is not None and not known.gives_way and limit_bytes < whole.peak_requested_bytes:
             return False
         return self._replay(batch_size, limit_bytes).fits
 
@@ -165,20 +174,18 @@ class MemoryModel:
 
     def _find_peak(self, batch_size: int, limit_bytes: int | None) -> Peak:
         result = self._replay(batch_size, limit_bytes)
-        known = self._known_at(batch_size)
-        if result is known.whole:
-            limit_bytes = None
-        if limit_bytes not in known.peaks:
-            known.peaks[limit_bytes] = self._peak(batch_size, limit_bytes, result)
-        return known.peaks[limit_bytes]
+        peaks = self._known_at(batch_size).peaks
+        if result.same_from_bytes not in peaks:
+            peaks[result.same_from_bytes] = self._peak(batch_size, result)
+        return peaks[result.same_from_bytes]
 
-    def _peak(self, batch_size: int, limit_bytes: int | None, result: Replay) -> Peak:
+    def _peak(self, batch_size: int, result: Replay) -> Peak:
         held = dict.fromkeys(HELD, 0)
         if result.peak_at is None:
             return Peak(op=None, op_name="", phase="", held_bytes=held)
         program = self.program(batch_size)
         trace = self._at(batch_size).low
-        for slot, block_bytes in _blocks_at(program, result.peak_at, limit_bytes, self._config):
+        for slot, block_bytes in _blocks_at(program, result, self._config):
             category = trace.storages[slot].category if slot < program.storages else "workspace"
             held[category] += block_bytes
         place = bisect_right(program.op_at, result.peak_at) - 1
@@ -206,11 +213,12 @@ class MemoryModel:
                 MAX_BATCH_SIZE,
             )
         low, high = 0, MAX_BATCH_SIZE + 1  # low fits, high does not
-        probe = self._guess(limit_bytes)
+        probe = self.guess(limit_bytes)
         step = max(probe >> 8, 1)
         while True:
             if self.fits(probe, limit_bytes):
                 low = probe
+                step = max(step, self.room_for(low, limit_bytes))
             else:
                 high = probe
             if high - low <= 1:
@@ -221,35 +229,80 @@ class MemoryModel:
                 probe = min(low + step, high - 1) if low else max(high - step, 1)
                 step *= 2
         if low and self._gives_way(low, limit_bytes):
-            return search.lowest_edge(lambda size: self.fits(size, limit_bytes), low)
+            near = self.guess(round(_FAR_BELOW * limit_bytes))
+            return search.lowest_edge(lambda size: self.fits(size, limit_bytes), low, near)
         return low
 
     def _gives_way(self, batch_size: int, limit_bytes: int) -> bool:
         """Whether the limit is met, and there is something that can be done without."""
-        known = self._known_at(batch_size)
-        return known.gives_way and self._replay(batch_size, limit_bytes) is not known.whole
+        return (
+            self._known_at(batch_size).gives_way and self._replay(batch_size, limit_bytes).same_below_bytes is not None
+        )
 
-    def _guess(self, limit_bytes: int) -> int:
-        """Where the straight line through two peaks meets the limit, tried twice.
+    def room_for(self, batch_size: int, limit_bytes: int) -> int:
+        """How many more samples what a step that fits leaves free may hold; 0 where it met the limit on the way."""
+        result = self._replay(batch_size, limit_bytes)
+        if result.same_below_bytes is not None:
+            return 0
+        return (limit_bytes - result.peak_reserved_bytes) // self._line(limit_bytes).slope_bytes
+
+    def guess(self, limit_bytes: int) -> int:
+        """About the batch size whose peak meets a limit."""
+        return self._line(limit_bytes).meets(limit_bytes)
+
+    def _line(self, limit_bytes: int) -> _Line:
+        """The peak about a limit: a line between two rungs of a ladder of batch sizes.
 
         It depends on nothing but the limit, so that the same question always has the same answer: memory is not
-        quite monotone in the batch size, and a search from elsewhere might end elsewhere.
+        quite monotone in the batch size, and a search from elsewhere might end elsewhere. The rungs are the same for all
+        limits, so that the cards of a catalogue share their replays.
         """
-        before, last = 8, 64
-        for _ in range(2):
-            one, other = (self._replay(n, None).peak_reserved_bytes for n in (before, last))
-            if other <= one:
-                return min(2 * last, MAX_BATCH_SIZE)
-            met = before + (limit_bytes - one) * (last - before) // (other - one)
-            met = min(max(met, 1), MAX_BATCH_SIZE)
-            if met in (before, last):
-                return met
-            before, last = sorted((last, met))
-        return met
+        line = self._through(*_FIRST_LINE)
+        rung = max(round(log(line.meets(limit_bytes)) / log(_RUNG)), _LOWEST_RUNG)
+        for _ in range(_RUNGS_TRIED):
+            sizes = round(_RUNG**rung), round(_RUNG ** (rung + 1))
+            if sizes[1] > MAX_BATCH_SIZE:
+                break
+            line = self._through(*sizes)
+            if rung > _LOWEST_RUNG and limit_bytes < line.low_bytes:
+                rung -= 1
+            elif limit_bytes > line.high_bytes:
+                rung += 1
+            else:
+                break
+        return line
+
+    def _through(self, low: int, high: int) -> _Line:
+        return _Line(low, high, self._rung_bytes(low), self._rung_bytes(high))
+
+    def _rung_bytes(self, batch_size: int) -> int:
+        """The peak without a limit as another card has it: near enough, and the same for all."""
+        return self._replay(batch_size, None, _LADDER_CAPABILITY).peak_reserved_bytes
 
     def largest_power_of_two(self, largest: int) -> int:
         """The largest power of two up to a batch size; 0 for 0."""
         return 1 << (largest.bit_length() - 1) if largest else 0
+
+
+class _Line(NamedTuple):
+    """Peaks at two batch sizes."""
+
+    low: int
+    high: int
+    low_bytes: int
+    high_bytes: int
+
+    @property
+    def slope_bytes(self) -> int:
+        """Of each further sample; at least 1."""
+        return max((self.high_bytes - self.low_bytes) // (self.high - self.low), 1)
+
+    def meets(self, limit_bytes: int) -> int:
+        """The batch size, from 1 on, where the line meets a limit; a step that hardly grows is tried farther out."""
+        if self.high_bytes <= self.low_bytes:
+            return min(2 * self.high, MAX_BATCH_SIZE)
+        rise = (limit_bytes - self.low_bytes) * (self.high - self.low) // (self.high_bytes - self.low_bytes)
+        return min(max(self.low + rise, 1), MAX_BATCH_SIZE)
 
 
 def _remembered(answers: dict[Question, Answer], question: Question, find: Callable[[], Answer]) -> Answer:
@@ -258,12 +311,13 @@ def _remembered(answers: dict[Question, Answer], question: Question, find: Calla
     return answers[question]
 
 
-def _blocks_at(program: Program, place: int, limit_bytes: int | None, config: AllocatorConfig) -> list[tuple[int, int]]:
-    """Slot and bytes of every block that is held after an instruction."""
-    allocator = CachingAllocator(limit_bytes, config)
+def _blocks_at(program: Program, result: Replay, config: AllocatorConfig) -> list[tuple[int, int]]:
+    """Slot and bytes of every block that is held at the allocated peak of a replay."""
+    assert result.peak_at is not None
+    allocator = CachingAllocator(result.same_from_bytes, config)
     blocks = {}
     skipped: set[int] = set()
-    for instruction in program.instructions[: place + 1]:
+    for instruction in program.instructions[: result.peak_at + 1]:
         if instruction > 0:
             if instruction - 1 in skipped:
                 continue
@@ -279,18 +333,19 @@ def _blocks_at(program: Program, place: int, limit_bytes: int | None, config: Al
 
 
 class _Known:
-    """What replays of one program said, by limit."""
+    """What replays of one program said. Each holds for a range of limits, and no two for the same limit."""
 
-    __slots__ = ("gives_way", "limited", "peaks", "temporaries", "whole")
+    __slots__ = ("gives_way", "peaks", "replays", "temporaries")
 
     def __init__(self, temporaries: _Temporaries) -> None:
         self.temporaries = temporaries
         self.gives_way = any(one.optional for group in temporaries for one in group)
-        self.whole: Replay | None = None  # without a limit
-        # By limit, exactly: more memory does not always help. With less, the allocator gives its cache back earlier, and
-        # what it then reserves may happen to fit better.
-        self.limited: dict[int, Replay] = {}
-        self.peaks: dict[int | None, Peak] = {}
+        self.replays: list[Replay] = []
+        self.peaks: dict[int, Peak] = {}  # by where the range of its replay begins
+
+    def replay(self, limit_bytes: int | None) -> Replay | None:
+        """The replay that holds under a limit (None: without one), if there was one."""
+        return next((one for one in self.replays if one.holds_under(limit_bytes)), None)
 
 
 class _Shared:
@@ -304,7 +359,7 @@ class _Shared:
         self._known: dict[tuple[int, _Temporaries, AllocatorConfig], _Known] = {}
 
     def known(
-        self, source: Scaled | Single, batch_size: int, capability: tuple[int, int], config: AllocatorConfig
+        self, source: Scaled | Single, batch_size: int, capability: Capability, config: AllocatorConfig
     ) -> _Known:
         """What is known about a batch size on a capability, and on others that take the same temporaries."""
         temporaries = self._skeleton.temporaries(self._ops_at(source, batch_size), capability)
@@ -399,7 +454,7 @@ class _Skeleton:
         """One operator of each group at a batch size."""
         return [source.op(op, batch_size) for op in self._examples]
 
-    def temporaries(self, operators: list[Op], capability: tuple[int, int]) -> _Temporaries:
+    def temporaries(self, operators: list[Op], capability: Capability) -> _Temporaries:
         """What the operators of each group take on a card of a capability."""
         return tuple(workspaces.temporaries(op, capability) for op in operators)
 

@@ -52,13 +52,14 @@ def largest_batch(
 _REACH, _PLACES = 0.25, 8
 
 
-def lowest_edge(fits: Callable[[int], bool], found: int) -> int:
+def lowest_edge(fits: Callable[[int], bool], found: int, near: int = 1) -> int:
     """A batch size that fits while the next does not, from one that was found: a lower one if there is one near.
 
     Where the limit is met, the allocator gives its cache back and operators do without workspaces. A step may then run at a
-    batch size and fail at a smaller one; whoever is told the larger one would not believe it.
+    batch size and fail at a smaller one; whoever is told the larger one would not believe it. Smaller ones than `near` are
+    not looked at.
     """
-    low = max(round(found * (1 - _REACH)), 1)
+    low = min(max(round(found * (1 - _REACH)), near), found)
     places = sorted({low + (found - low) * place // _PLACES for place in range(_PLACES)} - {found})
     fitting, failing = 0, 0
     for place in places:

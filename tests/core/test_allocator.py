@@ -630,6 +630,8 @@ def test_replay_is_the_class_driven_by_hand(
         released_cache=allocator.num_alloc_retries,
         final_reserved_bytes=allocator.reserved_bytes,
         final_allocated_bytes=allocator.allocated_bytes,
+        same_from_bytes=allocator.allowed_bytes,
+        same_below_bytes=allocator.refused_bytes,
     ) == replay(program, sizes, limit, config)
 
 
@@ -662,6 +664,8 @@ def by_class(program: list[int], sizes: list[int], limit: int | None) -> tuple[o
         allocator.num_alloc_retries,
         allocator.reserved_bytes,
         allocator.allocated_bytes,
+        allocator.allowed_bytes,
+        allocator.refused_bytes,
     )
 
 
@@ -718,6 +722,24 @@ def test_names_of_slots_do_not_matter(case: tuple[list[int], list[int]], percent
     limit = limit_of(case, percent, CONFIGS[0])
 
     assert replay(*case, limit) == replay(*slots_once(*case), limit)
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=str)
+@settings(max_examples=100, deadline=None)
+@given(case=programs(), percent=tightness, data=st.data())
+def test_a_replay_holds_for_its_range_of_limits(
+    config: AllocatorConfig, case: tuple[list[int], list[int]], percent: int | None, data: Any
+) -> None:
+    """Every limit in the range that a replay names gives the very same result, and its own limit lies in it."""
+    limit = limit_of(case, percent, config)
+    result = replay(*case, limit, config)
+    assert result.holds_under(limit)
+
+    end = result.same_below_bytes if result.same_below_bytes is not None else 2 * result.same_from_bytes + 2
+    other = data.draw(st.integers(result.same_from_bytes, end - 1))
+
+    assert result.holds_under(other)
+    assert result == replay(*case, other, config)
 
 
 @pytest.mark.parametrize("config", [CONFIGS[0], CONFIGS[1], EXPANDABLE_CARD], ids=str)
