@@ -30,6 +30,7 @@ from whichgpu.explanation import ExplainReport, Holder, Others, Span
 from whichgpu.remedies import LeftOut, Remedy
 from whichgpu.results import Environment, Measurement
 from whichgpu.tables import Cell, Table, TableCard, TableRow, TierRow, TierTable
+from whichgpu.zoo_list import ZooEntry
 
 PAGE = Path(__file__).parents[1] / "docs" / "cli.md"
 
@@ -420,6 +421,20 @@ MEANINGS: dict[tuple[str, str], str] = {
     ("Gpu", "checked"): "day on which the source was read",
     ("Gpu", "second_source"): "another table's figures",
     ("Gpu", "note"): "what else is to be said",
+    ("ZooEntry", "name"): "the name to give",
+    ("ZooEntry", "description"): "what it is",
+    ("ZooEntry", "sets"): "the sets that it belongs to",
+    ("ZooEntry", "parameters"): "of everything that the step holds, frozen networks too",
+    ("ZooEntry", "trained_parameters"): "those that the optimizer changes",
+    ("ZooEntry", "unit"): "what speeds are quoted in",
+    ("ZooEntry", "items_per_sample"): "units in one element of the batch",
+    ("ZooEntry", "batch_size"): "the batch size unless another is asked for",
+    (
+        "ZooEntry",
+        "flops_per_sample",
+    ): "of one training step, for each element of the batch: matrix products, convolutions and attention (in full, causal too), forward and backward; a multiply-add is two, and what checkpointing computes again is counted again",
+    ("ZooEntry", "settings"): "its own settings, as options",
+    ("ZooEntry", "counted"): "with which torch the figures were counted, and when",
     ("SecondSource", "name"): "of the table",
     ("SecondSource", "url"): "where it is",
     ("SecondSource", "memory_gib"): "its figure",
@@ -464,6 +479,7 @@ WHERE = {
     LargestBatch: "`largest` of a step",
     Gpu: "each of `whichgpu gpus`",
     SecondSource: "`second_source`",
+    ZooEntry: "each of `whichgpu zoo`",
 }
 
 

@@ -21,7 +21,7 @@ import typer
 
 from whichgpu import cli_results, text
 from whichgpu.cli_common import WORKLOAD as _WORKLOAD
-from whichgpu.cli_common import Json, NoCache, discard_output
+from whichgpu.cli_common import Json, NoCache, Sets, discard_output
 from whichgpu.cli_common import print_record as _print
 from whichgpu.cli_common import progress as _progress
 from whichgpu.errors import InputError, WhichGpuError
@@ -157,7 +157,8 @@ def explain(
 
 @app.command()
 def rank(
-    workloads: Annotated[list[str], typer.Argument(metavar="WORKLOAD...", help=_WORKLOAD)],
+    workloads: Annotated[list[str] | None, typer.Argument(metavar="[WORKLOAD...]", help=_WORKLOAD)] = None,
+    sets: Sets = None,
     no_cache: NoCache = False,
     json: Json = False,
 ) -> None:
@@ -168,9 +169,10 @@ def rank(
     and to rent, the cheapest that trains all first. Cards that cannot run it at all come last, with the reason.
     """
     from whichgpu import api  # noqa: PLC0415
+    from whichgpu.sets import expand  # noqa: PLC0415
 
     with _progress() as on_progress:
-        report = api.rank(workloads, cache=not no_cache, on_progress=on_progress)
+        report = api.rank(expand(workloads or (), sets or ()), cache=not no_cache, on_progress=on_progress)
     from whichgpu import render  # noqa: PLC0415
 
     _print(report, json, lambda console: render.print_rank(report, console))
@@ -179,7 +181,8 @@ def rank(
 @app.command()
 def bench(
     *,
-    workloads: Annotated[list[str], typer.Argument(metavar="WORKLOAD...", help=_WORKLOAD)],
+    workloads: Annotated[list[str] | None, typer.Argument(metavar="[WORKLOAD...]", help=_WORKLOAD)] = None,
+    sets: Sets = None,
     gpu_index: Annotated[
         int, typer.Option("--gpu-index", metavar="N", help="Which GPU of this machine, as PyTorch numbers them.")
     ] = 0,
@@ -239,10 +242,11 @@ def bench(
     limits = [text.parse_bytes(limit) for limit in memory_limit or ()]
     chosen = {"precision": precision, "optimizer": optimizer}
     from whichgpu import bench as benches  # noqa: PLC0415
+    from whichgpu.sets import expand  # noqa: PLC0415
 
     with _progress() as on_progress:
         report = benches.bench(
-            workloads,
+            expand(workloads or (), sets or ()),
             gpu_index=gpu_index,
             batch_size=size,
             memory_limits_bytes=limits,
@@ -277,13 +281,16 @@ def gpus(
 
 
 @app.command()
-def zoo() -> None:
-    """List the workloads that come with whichgpu."""
-    from whichgpu import render  # noqa: PLC0415
-    from whichgpu.zoo import ENTRIES  # noqa: PLC0415
+def zoo(sets: Sets = None, json: Json = False) -> None:
+    """List the workloads that come with whichgpu.
 
-    entries = {name: entry.description for name, entry in ENTRIES.items()}
-    _print(entries, False, lambda console: render.print_zoo(entries, console))
+    Parameters; FLOPs of one training step for each sample; settings, as options; and the sets that --set names.
+    """
+    from whichgpu import render  # noqa: PLC0415
+    from whichgpu.zoo_list import entries  # noqa: PLC0415
+
+    found = entries(sets or ())
+    _print(found, json, lambda console: render.print_zoo(found, console))
 
 
 @app.command()

@@ -15,6 +15,14 @@ WORKLOAD = (
     "`whichgpu zoo`; options follow a ?, as in timm:resnet50?precision=fp16."
 )
 Json = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
+Sets = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="NAME",
+        help="All workloads of a set: 2020, 2026, vision, language, or a TOML file of your own; may be repeated.",
+    ),
+]
 NoCache = Annotated[bool, typer.Option("--no-cache", help="Trace again, and keep nothing on disk.")]
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
-from whichgpu.cli_common import WORKLOAD, NoCache, print_record, progress
+from whichgpu.cli_common import WORKLOAD, NoCache, Sets, print_record, progress
 from whichgpu.errors import InputError
 
 if TYPE_CHECKING:
@@ -173,6 +173,7 @@ def tables(
         list[str] | None,
         typer.Argument(metavar="[WORKLOAD...]", help=f"Default: all that the source knows. {WORKLOAD}"),
     ] = None,
+    sets: Sets = None,
     gpu: Annotated[
         list[str] | None, typer.Option("--gpu", metavar="NAME", help="Only this card; may be repeated.")
     ] = None,
@@ -216,6 +217,7 @@ def tables(
         table = table_sources.make_table(
             kind,
             workloads or (),
+            sets=sets or (),
             gpus=gpu or (),
             source=chosen,
             baseline=baseline,

@@ -15,13 +15,16 @@ from whichgpu.advice import Basis
 from whichgpu.errors import CatalogueError, InputError, WhichGpuError
 from whichgpu.measured import CardFacts
 from whichgpu.results import Measurement, Store
+from whichgpu.sets import expand
 from whichgpu.tables import Figures, Table, TableCard, TierTable
+from whichgpu.zoo import ENTRIES
 
 
 def make_table(
     kind: str,
     workloads: Sequence[str] = (),
     *,
+    sets: Sequence[str] = (),
     gpus: Sequence[str] = (),
     source: Basis = "measured",
     baseline: str | None = None,
@@ -32,7 +35,8 @@ def make_table(
 ) -> Table | TierTable:
     """One of the four tables: "max-batch", "throughput", "relative" or "tiers".
 
-    Without `workloads` and `gpus`: all that the source knows; predictions need workloads. `baseline` is the card that is
+    Without `workloads` and `gpus`: all that the source knows; predictions need workloads. Of `sets` the
+    source gives those that it has. `baseline` is the card that is
     1 in "relative". Raises subclasses of WhichGpuError.
     """
     if source == "predicted" and kind in ("throughput", "relative"):
@@ -40,10 +44,11 @@ def make_table(
             f"{kind} is not predicted yet; say --source measured or published, or ask for max-batch or tiers"
         )
     if source == "predicted":
-        figures = _predicted(workloads, gpus, cache, on_progress)
+        figures = _predicted(expand(workloads, sets) if sets else workloads, gpus, cache, on_progress)
     else:
+        members = expand((), sets) if sets else []
         figures = published.figures() if source == "published" else _measured(results_file)
-        figures = tables.select(figures, lines=_lines(figures, workloads), cards=_cards(figures.cards, gpus))
+        figures = tables.select(figures, lines=_lines(figures, workloads, members), cards=_cards(figures.cards, gpus))
     if kind == "max-batch":
         return tables.max_batch(figures, power_of_two=power_of_two)
     if kind == "throughput":
@@ -110,20 +115,33 @@ def _facts(measurements: Sequence[Measurement]) -> dict[str, CardFacts]:
     return facts
 
 
-def _lines(figures: Figures, names: Sequence[str]) -> list[int] | None:
-    """The lines of the workloads that were named; InputError for one that the source does not have."""
-    if not names:
+def _lines(figures: Figures, names: Sequence[str], members: Sequence[str]) -> list[int] | None:
+    """The lines of the workloads that were named and of the sets' members.
+
+    InputError for a named one that the source does not have, or when it has none of the sets' members.
+    """
+    if not names and not members:
         return None
     chosen: dict[int, None] = {}
     for name in names:
-        wanted = {name.casefold(), _canonical(name).casefold()}
-        found = [number for number, line in enumerate(figures.lines) if line.name.casefold() in wanted]
+        found = _lines_of(figures, name)
         if not found:
             known = list(dict.fromkeys(line.name for line in figures.lines))
             hint = workload.nearest(name, known) or f"; there is {', '.join(known[:12])}"
             raise InputError(f"nothing is {figures.basis} of {name!r}{hint}")
         chosen.update(dict.fromkeys(found))
+    chosen.update((number, None) for member in members for number in _lines_of(figures, member))
+    if not chosen:
+        raise InputError(f"nothing is {figures.basis} of any workload of the set; it has {', '.join(members)}")
     return list(chosen)
+
+
+def _lines_of(figures: Figures, name: str) -> list[int]:
+    wanted = {name.casefold(), _canonical(name).casefold()}
+    entry = ENTRIES.get(name)
+    if figures.basis == "published" and entry is not None and entry.article is not None:
+        wanted.add(entry.article.casefold())
+    return [number for number, line in enumerate(figures.lines) if line.name.casefold() in wanted]
 
 
 def _canonical(name: str) -> str:

@@ -112,6 +112,25 @@ def format_count(count: int | None) -> str:
     return UNKNOWN if count is None else f"{count:,}"
 
 
+def format_parameters(count: int | None) -> str:
+    """A number of weights with three figures: "125 k", "25.6 M", "8.03 B"."""
+    return _format_scaled(count, ((10**12, " T"), (10**9, " B"), (10**6, " M"), (10**3, " k")))
+
+
+def format_operations(count: int | None) -> str:
+    """A number of operations with three figures: "24.3 G", "1.25 T"."""
+    return _format_scaled(count, ((10**15, " P"), (10**12, " T"), (10**9, " G"), (10**6, " M")))
+
+
+def _format_scaled(count: int | None, scales: Iterable[tuple[int, str]]) -> str:
+    if count is None:
+        return UNKNOWN
+    for scale, sign in scales:
+        if count >= 0.9995 * scale:
+            return f"{format_rate(count / scale)}{sign}"
+    return format_count(count)
+
+
 def format_figure(figure: float | None) -> str:
     """A rate from a data sheet, in the unit that its column names: "1,008", "82.6"."""
     if figure is None:

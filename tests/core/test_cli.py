@@ -26,9 +26,10 @@ OPTIONS = {
     "": ["--version"],
     "fit": ["WORKLOAD", "--batch-size", "--gpu", "--memory-limit", "--optimizer", "--no-cache", "--json"],
     "explain": ["WORKLOAD", "--batch-size", "--gpu", "--snapshot", "--no-cache", "--json"],
-    "rank": ["WORKLOAD...", "--no-cache", "--json"],
+    "rank": ["[WORKLOAD...]", "--set", "--no-cache", "--json"],
     "bench": [
-        "WORKLOAD...",
+        "[WORKLOAD...]",
+        "--set",
         "--gpu-index",
         "--batch-size",
         "--memory-limit",
@@ -44,7 +45,7 @@ OPTIONS = {
     ],
     "gpus": ["[NAME]", "--json"],
     "accuracy": ["--markdown", "--json"],
-    "zoo": [],
+    "zoo": ["--set", "--json"],
     "results": ["--workload", "--gpu", "--outcome", "--origin", "--results", "--json"],
     "results list": ["--workload", "--gpu", "--outcome", "--origin", "--results", "--json"],
     "results export": ["FILE", "--workload", "--gpu", "--outcome", "--origin", "--results"],
@@ -52,6 +53,7 @@ OPTIONS = {
     "tables": [
         "TABLE",
         "[WORKLOAD...]",
+        "--set",
         "--gpu",
         "--baseline",
         "--source",
@@ -252,7 +254,8 @@ def test_json_stands_alone_on_stdout(api: FakeApi, capsys: pytest.CaptureFixture
     ("arguments", "expected"),
     [
         (["fit"], "Missing argument 'WORKLOAD'"),
-        (["rank"], "Missing argument 'WORKLOAD...'"),
+        (["rank"], "name at least one workload, or a set of them"),
+        (["rank", "--set", "2021"], "there is no set '2021'; say 2020, 2026, vision, language, or the path"),
         (["fit", "resnet50", "--batch-size", "0"], "batch size '0' is not"),
         (["fit", "resnet50", "--batch-size", "-3"], "batch size '-3' is not"),
         (["fit", "resnet50", "--batch-size", "many"], "batch size 'many' is not"),
@@ -354,6 +357,30 @@ def test_the_zoo_is_listed(capsys: pytest.CaptureFixture[str], api: FakeApi) -> 
     """Every workload of the zoo is listed with what it is."""
     assert 0 == run("zoo")
     assert "resnet50 " in capsys.readouterr().out
+
+
+def test_a_set_of_the_zoo_is_listed(capsys: pytest.CaptureFixture[str], api: FakeApi) -> None:
+    """With --set only the members of that set are listed, as JSON too."""
+    assert 0 == run("zoo", "--set", "vision", "--json")
+    listed = json.loads(capsys.readouterr().out)
+    assert "resnet50" in [entry["name"] for entry in listed]
+    assert all("vision" in entry["sets"] for entry in listed)
+
+
+def test_sets_stand_for_their_workloads(api: FakeApi) -> None:
+    """`rank` is asked about what was named and then the members of the set, each once."""
+    assert 0 == run("rank", "timm:resnet18", "vit-base", "--set", "vision")
+    workloads, _ = api.calls[-1]
+    assert ["timm:resnet18", "vit-base"] == workloads[:2]
+    assert "resnet50" in workloads
+    assert 1 == workloads.count("vit-base")
+
+
+@pytest.mark.parametrize("command", ["rank", "bench"])
+def test_naming_nothing_is_told(command: str, capsys: pytest.CaptureFixture[str], api: FakeApi) -> None:
+    """Neither a workload nor a set is an error of one line that shows both ways."""
+    assert 2 == run(command)
+    assert "error: name at least one workload, or a set of them as in --set 2026\n" == capsys.readouterr().err
 
 
 TERMINAL = """

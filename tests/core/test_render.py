@@ -17,6 +17,7 @@ from rich.console import Console
 from whichgpu import accuracy, catalogue, render
 from whichgpu.advice import FitReport, RankReport
 from whichgpu.explanation import ExplainReport
+from whichgpu.zoo_list import ZooEntry
 
 GOLDEN = Path(__file__).parents[1] / "data" / "golden"
 
@@ -306,7 +307,7 @@ def test_a_plain_terminal_gets_plain_signs() -> None:
     for show in (
         lambda c: render.print_fit(fit_report(), c, detailed=True),
         lambda c: render.print_rank(rank_report(), c),
-        lambda c: render.print_zoo({"resnet50": "a network"}, c),
+        lambda c: render.print_zoo([ZooEntry(name="resnet50", description="a network", sets=("vision",))], c),
     ):
         file = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
         assert _printed(show, file, 80).isascii()
@@ -403,3 +404,22 @@ def test_bars_are_plain_where_the_terminal_is() -> None:
     """A terminal that knows ASCII only gets bars of it."""
     file = io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors="strict")
     assert "#---" in _printed(lambda console: render.print_explain(explain_report(), console), file, 80)
+
+
+def test_the_zoo_shows_size_and_arithmetic() -> None:
+    """Parameters and FLOPs stand beside the name with three figures, "-" where they are not counted, then the sets."""
+    known = ZooEntry(
+        name="resnet50",
+        description="a network",
+        sets=("vision", "mine"),
+        parameters=25_557_032,
+        flops_per_sample=24_299_077_632,
+        unit="images",
+    )
+    bare = ZooEntry(name="new", description="another", sets=("mine",))
+    file = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    shown = _printed(lambda console: render.print_zoo([known, bare], console), file, 80)
+    rows = [line.split() for line in shown.splitlines()]
+    assert ["resnet50", "25.6", "M", "24.3", "G", "images", "a", "network"] in rows
+    assert ["new", "-", "-", "-", "another"] in rows
+    assert "--set vision: resnet50\n--set mine: resnet50, new\n" in shown

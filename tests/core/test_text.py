@@ -202,3 +202,25 @@ def test_nonsense_batch_sizes_are_refused(words: str) -> None:
     """Anything but a whole number of at least 1 is refused with an example."""
     with pytest.raises(InputError, match="write for example 32"):
         text.parse_batch_size(words)
+
+
+@pytest.mark.parametrize(
+    ("expected", "count"),
+    [
+        ("-", None),
+        ("999", 999),
+        ("125 k", 125_000),
+        ("25.6 M", 25_557_032),
+        ("8.03 B", 8_030_261_248),
+        ("1.00 B", 10**9 - 1),
+    ],
+)
+def test_parameters_have_three_figures(expected: str, count: int | None) -> None:
+    """Numbers of weights are shown with three figures, as the field writes them."""
+    assert expected == text.format_parameters(count)
+
+
+@pytest.mark.parametrize(("expected", "count"), [("-", None), ("24.3 G", 24_299_077_632), ("51.2 T", 51_200 * 10**9)])
+def test_operations_have_three_figures(expected: str, count: int | None) -> None:
+    """Numbers of operations are shown with three figures and an SI prefix."""
+    assert expected == text.format_operations(count)

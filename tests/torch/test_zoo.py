@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 import warnings
@@ -13,7 +14,9 @@ from typing import Any
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
 
+from whichgpu import zoo_list
 from whichgpu.errors import WorkloadError
 from whichgpu.workload import load, parse, sources
 from whichgpu.zoo import ENTRIES
@@ -299,12 +302,37 @@ PARAMETERS = {
 
 @pytest.mark.parametrize("name", ENTRIES)
 def test_zoo_entries_have_the_published_size(name: str) -> None:
-    """Each entry has the number of parameters that its paper or release states."""
+    """Each entry has the number of parameters that its paper or release states, and that the list of the zoo says."""
     recipe = recipe_of(name)
     with META:
         model = recipe.make_model()
+    weights = list(model.parameters())
+    listed = zoo_list.facts()[name]
+    assert listed.parameters == sum(weight.numel() for weight in weights)
+    assert listed.trained_parameters == sum(weight.numel() for weight in weights if weight.requires_grad)
     millions, tolerance = PARAMETERS[name]
-    assert pytest.approx(millions, abs=tolerance) == sum(weight.numel() for weight in model.parameters()) / 1e6
+    assert pytest.approx(millions, abs=tolerance) == listed.parameters / 1e6
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_the_list_of_the_zoo_is_fresh(name: str) -> None:
+    """Unit, batch size and settings of the list are those of the workload."""
+    listed, loaded = zoo_list.facts()[name], load(parse(name))
+    assert (listed.unit, listed.items_per_sample) == (loaded.unit, loaded.items_per_sample)
+    assert listed.batch_size == loaded.default_batch_size
+    assert listed.settings == importlib.import_module(ENTRIES[name].target.partition(":")[0]).SETTINGS
+
+
+@pytest.mark.parametrize("name", ["bert-base", "resnet50"])
+def test_listed_operations_are_those_of_the_step(name: str) -> None:
+    """A step on the meta device, where attention is written out as products, computes what the list says."""
+    recipe = recipe_of(name)
+    with META:
+        model = recipe.make_model()
+    step = replace(recipe, make_model=lambda: model).setup(META)
+    with FlopCounterMode(display=False) as counter:
+        step(2)
+    assert pytest.approx(zoo_list.facts()[name].flops_per_sample, rel=0.02) == counter.get_total_flops() / 2
 
 
 # gpt2 is left out: its mask code reads a value back; it runs for real above, at a reduced size.

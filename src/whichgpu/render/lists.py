@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -12,8 +12,10 @@ from whichgpu import text
 from whichgpu.catalogue import Gpu
 from whichgpu.render.common import (
     add_column,
+    listed,
     print_whole,
 )
+from whichgpu.zoo_list import ZooEntry
 
 
 def print_gpus(gpus: Sequence[Gpu], console: Console) -> None:
@@ -38,11 +40,27 @@ def print_gpus(gpus: Sequence[Gpu], console: Console) -> None:
     console.print("Memory as the driver shows it; compute capability; peak rates. Sources: --json.")
 
 
-def print_zoo(entries: Mapping[str, str], console: Console) -> None:
-    """Print the zoo's workloads and what they are."""
-    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    table.add_column("Workload", no_wrap=True)
+def print_zoo(entries: Sequence[ZooEntry], console: Console) -> None:
+    """Print the zoo's workloads: how large they are, how much they compute, what they are; and the sets of them."""
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    for title in ("Workload", "Params>", "FLOPs>", "Unit"):
+        add_column(table, title)
     table.add_column("What it is")
-    for name, description in entries.items():
-        table.add_row(name, description)
+    for entry in entries:
+        table.add_row(
+            entry.name,
+            text.format_parameters(entry.parameters),
+            text.format_operations(entry.flops_per_sample),
+            entry.unit or text.UNKNOWN,
+            entry.description,
+        )
     print_whole(table, console)
+    console.print()
+    for name in dict.fromkeys(name for entry in entries for name in entry.sets):
+        members = listed(entry.name for entry in entries if name in entry.sets)
+        console.print(f"--set {name}: {members}")
+    console.print()
+    console.print(
+        "FLOPs of one training step for each sample (for tokens: each sequence): matrix products, convolutions and "
+        "attention, forward and backward, a multiply-add being two. All settings: --json."
+    )

@@ -1,8 +1,9 @@
 """The zoo: training steps that ship with whichgpu, and the adapters for model libraries.
 
 This file is the table alone, so that listing the zoo imports no torch. Each entry is one file; its docstring
-holds the settings and where they come from. The adapters (`timm_models`, `torchvision_models`, `hf_models`)
-build any architecture of their library; `training` is the step that all of them share.
+holds the settings and where they come from, and its `SETTINGS` the same as options. How large each model is, and
+how much it computes, stands in data/zoo.json, counted by tools/count_zoo.py. The adapters (`timm_models`,
+`torchvision_models`, `hf_models`) build any architecture of their library; `training` is the step that all share.
 """
 
 from __future__ import annotations
@@ -15,31 +16,50 @@ class Entry(NamedTuple):
 
     target: str
     description: str
+    sets: tuple[str, ...] = ()  # of SETS
+    article: str | None = None  # its row in the published tables of 2020
 
+
+# What `--set NAME` means; a workload says itself which it belongs to
+SETS: dict[str, str] = {
+    "2020": 'the models of "Choosing the Best GPU for Deep Learning in 2020"',
+    "2026": "what is trained today",
+    "vision": "images: recognised, segmented, generated",
+    "language": "text: pre-training, fine-tuning, translation",
+}
 
 ENTRIES: dict[str, Entry] = {
     "bert-base": Entry(
         "whichgpu.zoo.bert_base:build",
         "BERT-base masked-LM and next-sentence pre-training, sequence 128, fp32, AdamW",
+        ("2020", "language"),
+        "BERT Base",
     ),
     "bert-finetune": Entry(
         "whichgpu.zoo.bert_finetune:build",
         "BERT-base fine-tuning on SQuAD question answering, sequence 384, fp32, AdamW",
+        ("2020", "language"),
+        "BERT Finetune",
     ),
     "gpt2": Entry(
         "whichgpu.zoo.gpt2:build",
         "GPT-2 (124M) language modelling, sequence 1024, bf16 autocast, AdamW",
+        ("language",),
     ),
     "nasnet-large": Entry(
         "whichgpu.zoo.nasnet_large:build",
         "NASNet-A-Large image classification, 331 x 331, fp32, SGD with momentum",
+        ("2020", "vision"),
+        "NasNet Large",
     ),
     "resnet50": Entry(
         "whichgpu.zoo.resnet50:build",
         "ResNet-50 image classification, 224 x 224, fp32, SGD with momentum",
+        ("vision",),
     ),
     "vit-base": Entry(
         "whichgpu.zoo.vit_base:build",
         "ViT-B/16 image classification, 224 x 224, fp32, AdamW",
+        ("vision",),
     ),
 }

@@ -1,0 +1,93 @@
+"""Counts the zoo: parameters and FLOPs of each ready workload, into src/whichgpu/data/zoo.json.
+
+    python tools/count_zoo.py            what is not in the file yet
+    python tools/count_zoo.py NAME...    these, again
+    python tools/count_zoo.py --all      everything, again
+
+Each workload is built and stepped at full size, at its own batch size, in whichgpu's tracing worker: tensors have a
+size and no memory, and operators are those that CUDA runs. PyTorch's FlopCounterMode counts the last of the traced
+steps. Parameters are those of all modules that the set-up made. `settings` are the `SETTINGS` of the entry's file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import importlib
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from whichgpu.tracing import Tracer
+from whichgpu.workload import load, parse
+from whichgpu.zoo import ENTRIES
+
+DATA = Path(__file__).parents[1] / "src" / "whichgpu" / "data" / "zoo.json"
+CAPABILITY = "9.0"
+COUNTED = """
+import json
+import weakref
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+from whichgpu.workload import load, parse
+
+made = []
+torch.nn.modules.module.register_module_parameter_registration_hook(lambda module, name, value: made.append(weakref.ref(module)))
+
+
+def setup(device):
+    workload = load(parse({name!r}))
+    step = workload.setup(device)
+    modules = [module for module in (made_one() for made_one in made) if module is not None]
+    weights = {{weight for module in modules for weight in module.parameters(recurse=False)}}
+
+    def counted(batch_size):
+        with FlopCounterMode(display=False) as counter:
+            step(batch_size)
+        facts = {{
+            "parameters": sum(weight.numel() for weight in weights),
+            "trained_parameters": sum(weight.numel() for weight in weights if weight.requires_grad),
+            "unit": workload.unit,
+            "items_per_sample": workload.items_per_sample,
+            "batch_size": workload.default_batch_size,
+            "flops_per_sample": round(counter.get_total_flops() / batch_size),
+        }}
+        with open({answer!r}, "w") as file:
+            json.dump(facts, file)
+
+    return counted
+"""
+
+
+def count(name: str) -> dict[str, Any]:
+    """The figures of one workload."""
+    batch_size = load(parse(name)).default_batch_size
+    with tempfile.TemporaryDirectory() as folder:
+        file, answer = Path(folder) / "counted.py", Path(folder) / "answer.json"
+        file.write_text(COUNTED.format(name=name, answer=str(answer)), encoding="utf-8")
+        with Tracer(parse(f"{file}:setup")) as tracer:
+            trace = tracer.trace_at(batch_size, CAPABILITY)
+        found: dict[str, Any] = json.loads(answer.read_text(encoding="utf-8"))
+    module = importlib.import_module(ENTRIES[name].target.partition(":")[0])
+    counted = f"torch {trace.torch_version}, {datetime.datetime.now(datetime.UTC).date()}"
+    return {**found, "settings": module.SETTINGS, "counted": counted}
+
+
+def main() -> None:
+    """Counts what was asked for; the file is written anew after each workload."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", choices=[[], *ENTRIES], metavar="NAME")
+    parser.add_argument("--all", action="store_true")
+    arguments = parser.parse_args()
+    found = json.loads(DATA.read_text(encoding="utf-8"))
+    for name in arguments.names or [name for name in ENTRIES if arguments.all or name not in found]:
+        found[name] = count(name)
+        kept = {name: found[name] for name in ENTRIES if name in found}
+        DATA.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+        print(name, json.dumps(found[name]), flush=True)
+
+
+if __name__ == "__main__":
+    main()
