@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from whichgpu import api, bench, gpu_status, render
+from whichgpu.bench_attempts import Attempts
 from whichgpu.bench_report import BenchReport
 from whichgpu.errors import BenchError, InputError, MissingExtraError, WorkloadError
 from whichgpu.memory import MemoryModel
@@ -100,7 +101,7 @@ def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
     monkeypatch.setattr(api, "Predictor", FakePredictor)
     monkeypatch.setattr(FakePredictor, "largest", None)
     monkeypatch.setattr(gpu_status, "connect", lambda _: (None, "no driver in tests"))
-    monkeypatch.setattr(bench, "_LAG_S", 0.3)
+    monkeypatch.setattr("whichgpu.bench.holders.LAG_S", 0.3)
     return made
 
 
@@ -337,7 +338,7 @@ def test_nothing_is_measured_twice(scene: Scene) -> None:
 
 def test_an_interrupted_search_carries_on(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """After an interruption the attempts that had ended are not repeated."""
-    attempts = bench.Attempts.run
+    attempts = Attempts.run
     calls = []
 
     def interrupted(self: Any, kind: str, size: int, *rest: Any) -> Any:
@@ -346,13 +347,13 @@ def test_an_interrupted_search_carries_on(scene: Scene, monkeypatch: pytest.Monk
             raise KeyboardInterrupt
         return attempts(self, kind, size, *rest)
 
-    monkeypatch.setattr(bench.Attempts, "run", interrupted)
+    monkeypatch.setattr(Attempts, "run", interrupted)
     with pytest.raises(KeyboardInterrupt):
         scene.run("129 fit")
     assert [] == children()
     before = scene.tried()
     assert 2 == len(before)
-    monkeypatch.setattr(bench.Attempts, "run", attempts)
+    monkeypatch.setattr(Attempts, "run", attempts)
     row = scene.run("129 fit").rows[0]
     assert 129 == row.max_batch_size
     assert len(set(scene.tried())) == len(scene.tried())

@@ -1,0 +1,79 @@
+"""The call: several workloads, each under several limits, as one report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from whichgpu import errors, results, workload
+from whichgpu.bench.one import Bench
+from whichgpu.bench.plan import DEFAULT_STEPS, DEFAULT_TIME_BUDGET_S, DEFAULT_TIMEOUT_S, Plan, Progress, check
+from whichgpu.bench.rows import unmeasured
+from whichgpu.bench_attempts import WORKER
+from whichgpu.bench_report import BenchReport, BenchRow
+from whichgpu.errors import BenchError
+from whichgpu.results import Environment, Store
+
+
+def bench(
+    names: Sequence[str],
+    *,
+    gpu_index: int = 0,
+    batch_size: int | None = None,
+    memory_limits_bytes: Sequence[int] = (),
+    power_of_two: bool = False,
+    options: Mapping[str, str] | None = None,
+    steps: int = DEFAULT_STEPS,
+    time_budget_s: float = DEFAULT_TIME_BUDGET_S,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+    results_file: Path | None = None,
+    again: bool = False,
+    on_progress: Progress | None = None,
+    worker: Sequence[str] = WORKER,
+) -> BenchReport:
+    """Measure the largest batch of each workload under each memory limit, and the speed at it and at its halves.
+
+    Without limits: on the whole card. With `batch_size`: only that batch. `options` go to each workload, as after a ?.
+    `timeout_s` bounds each attempt; a `time_budget_s` of 0 leaves speeds out. Raises subclasses of WhichGpuError.
+    """
+    check(names, gpu_index, batch_size, memory_limits_bytes, steps, time_budget_s, timeout_s)
+    refs = [workload.with_options(workload.parse(name), options or {}) for name in names]
+    plan = Plan(
+        gpu_index=gpu_index,
+        batch_size=batch_size,
+        power_of_two=power_of_two,
+        steps=steps,
+        time_budget_s=time_budget_s,
+        timeout_s=timeout_s,
+        again=again,
+        worker=tuple(worker),
+        progress=on_progress or (lambda _: None),
+    )
+    limits: list[int | None] = list(dict.fromkeys(memory_limits_bytes)) or [None]
+    rows: list[BenchRow] = []
+    notes: list[str] = []
+    environment: Environment | None = None
+    with Store(results_file or results.default_path()) as store:
+        for ref in {ref.text: ref for ref in refs}.values():
+            with Bench(ref, plan, store) as one:
+                try:
+                    one.prepare()
+                except errors.WorkloadError as error:
+                    if len(refs) == 1:
+                        raise
+                    rows += [unmeasured(ref, limit, "step_error", str(error)) for limit in limits]
+                    continue
+                environment = one.environment
+                rows += [one.row(limit) for limit in limits]
+                notes += one.notes
+    if environment is None:
+        raise BenchError("; ".join(row.message or row.outcome for row in rows))
+    return BenchReport(
+        gpu=environment.gpu,
+        gpu_memory_bytes=environment.gpu_memory_bytes,
+        compute_capability=environment.compute_capability,
+        driver=environment.driver,
+        torch=environment.torch,
+        rows=tuple(rows),
+        notes=("data loading is not measured: each step makes its own batch on the GPU", *dict.fromkeys(notes)),
+    )
