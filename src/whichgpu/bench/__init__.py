@@ -8,7 +8,7 @@ Every attempt is recorded as soon as it ends, and what is on record for the same
 measured again: after a kill the same call carries on where it was. Data loading is not measured.
 """
 
-from whichgpu.bench.plan import DEFAULT_STEPS, DEFAULT_TIME_BUDGET_S, DEFAULT_TIMEOUT_S
+from whichgpu.bench.plan import DEFAULT_SPEEDS, DEFAULT_STEPS, DEFAULT_TIME_BUDGET_S, DEFAULT_TIMEOUT_S
 from whichgpu.bench.run import bench
 
-__all__ = ["DEFAULT_STEPS", "DEFAULT_TIMEOUT_S", "DEFAULT_TIME_BUDGET_S", "bench"]
+__all__ = ["DEFAULT_SPEEDS", "DEFAULT_STEPS", "DEFAULT_TIMEOUT_S", "DEFAULT_TIME_BUDGET_S", "bench"]

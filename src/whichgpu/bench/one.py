@@ -103,7 +103,7 @@ class Bench:
 
     def _predict(self, capability: tuple[int, int]) -> None:
         """The memory model to start from; without one the search doubles."""
-        if self._plan.batch_size is not None:
+        if self._plan.batch_sizes:
             return
         try:
             predictor = self._stack.enter_context(api.Predictor(self._ref, cache=True, on_progress=self._plan.progress))
@@ -113,15 +113,18 @@ class Bench:
 
     # ---- a row ----
 
-    def row(self, limit: int | None) -> BenchRow:
-        """Measure under one limit; whatever stops it is said in the row."""
-        tally = Tally()
+    def rows(self, limit: int | None) -> list[BenchRow]:
+        """Measure under one limit: a row, or one for each batch size asked for. Whatever stops it is said in the row."""
         if limit is not None and limit > self.environment.gpu_memory_bytes:
             has = text.format_bytes(self.environment.gpu_memory_bytes)
-            return unmeasured(self._ref, limit, "driver", f"the card has only {has}")
+            return [unmeasured(self._ref, limit, "driver", f"the card has only {has}")]
         known = {} if self._plan.again else self._recorder.known(self._store, limit, self._plan.steps)
-        if self._plan.batch_size is not None:
-            return self._row_of_one(self._plan.batch_size, limit, known, tally)
+        if self._plan.batch_sizes:
+            return [self._row_of_one(size, limit, known) for size in self._plan.batch_sizes]
+        return [self._row_of_the_largest(limit, known)]
+
+    def _row_of_the_largest(self, limit: int | None, known: Mapping[int, Measurement]) -> BenchRow:
+        tally = Tally()
         room = room_bytes(self.environment, limit)
         guess, predicted = make_guess(self._model, room)
         first = self._loaded.default_batch_size
@@ -152,6 +155,7 @@ class Bench:
         return BenchRow(
             workload=self._ref.text,
             memory_limit_bytes=limit,
+            batch_size=None,
             outcome=outcome,
             message=message,
             max_batch_size=search.largest if outcome in ("ok", "out_of_memory") else None,
@@ -187,7 +191,7 @@ class Bench:
         found: list[Speed] = []
         if not self._plan.time_budget_s:
             return found
-        for size in halves(largest):
+        for size in halves(largest, self._plan.speeds):
             measured = known.get(size)
             if measured is None or measured.step_s is None:
                 measured = self._attempt("time", size, limit, f"timing batch size {size:,}")
@@ -200,8 +204,9 @@ class Bench:
             found += speed(measured)
         return found
 
-    def _row_of_one(self, size: int, limit: int | None, known: Mapping[int, Measurement], tally: Tally) -> BenchRow:
+    def _row_of_one(self, size: int, limit: int | None, known: Mapping[int, Measurement]) -> BenchRow:
         """The row where the batch size is given: no search."""
+        tally = Tally()
         timed = self._plan.time_budget_s > 0
         measured = known.get(size)
         if measured is None or (timed and measured.outcome == "ok" and measured.step_s is None):
@@ -211,6 +216,7 @@ class Bench:
             tally.recorded += 1
         return msgspec.structs.replace(
             unmeasured(self._ref, limit, measured.outcome, measured.message),
+            batch_size=size,
             unit=measured.unit,
             attempts=tally.attempts,
             recorded=tally.recorded,

@@ -11,8 +11,6 @@ from whichgpu.bench_search import Search
 from whichgpu.results import Measurement, Outcome
 from whichgpu.workload import WorkloadRef
 
-_SPEEDS = 4  # batch sizes at which steps are timed: the largest, its half, ...
-
 
 @dataclass
 class Tally:
@@ -40,10 +38,10 @@ def verdict(search: Search, tally: Tally, last: Mapping[int, Outcome]) -> tuple[
     return "step_error", tally.message
 
 
-def halves(largest: int) -> Iterator[int]:
-    """The batch sizes at which steps are timed."""
+def halves(largest: int, count: int) -> Iterator[int]:
+    """The batch sizes at which steps are timed: the largest, its half, ..., so many at most."""
     size = largest
-    for _ in range(_SPEEDS):
+    for _ in range(count):
         if size < 1:
             return
         yield size
@@ -80,6 +78,7 @@ def unmeasured(ref: WorkloadRef, limit: int | None, outcome: Outcome, message: s
     return BenchRow(
         workload=ref.text,
         memory_limit_bytes=limit,
+        batch_size=None,
         outcome=outcome,
         message=message,
         max_batch_size=None,

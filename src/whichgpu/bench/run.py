@@ -7,24 +7,35 @@ from pathlib import Path
 
 from whichgpu import errors, results, workload
 from whichgpu.bench.one import Bench
-from whichgpu.bench.plan import DEFAULT_STEPS, DEFAULT_TIME_BUDGET_S, DEFAULT_TIMEOUT_S, Plan, Progress, check
+from whichgpu.bench.plan import (
+    DEFAULT_SPEEDS,
+    DEFAULT_STEPS,
+    DEFAULT_TIME_BUDGET_S,
+    DEFAULT_TIMEOUT_S,
+    Plan,
+    Progress,
+    check,
+)
 from whichgpu.bench.rows import unmeasured
 from whichgpu.bench_attempts import WORKER
 from whichgpu.bench_report import BenchReport, BenchRow
 from whichgpu.errors import BenchError
 from whichgpu.results import Environment, Store
+from whichgpu.workload import WorkloadRef
 
 
 def bench(
     names: Sequence[str],
     *,
     gpu_index: int = 0,
-    batch_size: int | None = None,
+    batch_sizes: Sequence[int] = (),
     memory_limits_bytes: Sequence[int] = (),
     power_of_two: bool = False,
     options: Mapping[str, str] | None = None,
+    precisions: Sequence[str] = (),
     steps: int = DEFAULT_STEPS,
     time_budget_s: float = DEFAULT_TIME_BUDGET_S,
+    speeds: int = DEFAULT_SPEEDS,
     timeout_s: float = DEFAULT_TIMEOUT_S,
     results_file: Path | None = None,
     again: bool = False,
@@ -33,28 +44,30 @@ def bench(
 ) -> BenchReport:
     """Measure the largest batch of each workload under each memory limit, and the speed at it and at its halves.
 
-    Without limits: on the whole card. With `batch_size`: only that batch. `options` go to each workload, as after a ?.
-    `timeout_s` bounds each attempt; a `time_budget_s` of 0 leaves speeds out. Raises subclasses of WhichGpuError.
+    Without limits: on the whole card. With `batch_sizes`: only these. `options` go to each workload, as after a ?, and so
+    does each of `precisions`. `timeout_s` bounds each attempt; a `time_budget_s` of 0 leaves speeds out. Raises subclasses
+    of WhichGpuError.
     """
-    check(names, gpu_index, batch_size, memory_limits_bytes, steps, time_budget_s, timeout_s)
-    refs = [workload.with_options(workload.parse(name), options or {}) for name in names]
     plan = Plan(
         gpu_index=gpu_index,
-        batch_size=batch_size,
+        batch_sizes=tuple(dict.fromkeys(batch_sizes)),
         power_of_two=power_of_two,
         steps=steps,
         time_budget_s=time_budget_s,
+        speeds=speeds,
         timeout_s=timeout_s,
         again=again,
         worker=tuple(worker),
         progress=on_progress or (lambda _: None),
     )
+    check(plan, names, memory_limits_bytes)
+    refs = _refs(names, options or {}, precisions)
     limits: list[int | None] = list(dict.fromkeys(memory_limits_bytes)) or [None]
     rows: list[BenchRow] = []
     notes: list[str] = []
     environment: Environment | None = None
     with Store(results_file or results.default_path()) as store:
-        for ref in {ref.text: ref for ref in refs}.values():
+        for ref in refs:
             with Bench(ref, plan, store) as one:
                 try:
                     one.prepare()
@@ -64,7 +77,7 @@ def bench(
                     rows += [unmeasured(ref, limit, "step_error", str(error)) for limit in limits]
                     continue
                 environment = one.environment
-                rows += [one.row(limit) for limit in limits]
+                rows += [row for limit in limits for row in one.rows(limit)]
                 notes += one.notes
     if environment is None:
         raise BenchError("; ".join(row.message or row.outcome for row in rows))
@@ -77,3 +90,10 @@ def bench(
         rows=tuple(rows),
         notes=("data loading is not measured: each step makes its own batch on the GPU", *dict.fromkeys(notes)),
     )
+
+
+def _refs(names: Sequence[str], options: Mapping[str, str], precisions: Sequence[str]) -> list[WorkloadRef]:
+    """The workloads, each once, in each precision that was asked for."""
+    variants = [{**options, "precision": precision} for precision in precisions] or [{**options}]
+    refs = [workload.with_options(workload.parse(name), variant) for name in names for variant in variants]
+    return list({ref.text: ref for ref in refs}.values())
