@@ -119,7 +119,7 @@ def run_peer(finder: str, name: str, limit_bytes: int) -> dict[str, Any]:
     import torch
 
     from whichgpu import workload
-    from whichgpu.bench_worker import exact_fraction
+    from whichgpu.bench_worker.card import exact_fraction
 
     loaded = workload.load(workload.parse(name))
     total = torch.cuda.mem_get_info()[1]

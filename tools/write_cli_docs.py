@@ -197,6 +197,7 @@ MEANINGS: dict[tuple[str, str], str] = {
     ("BenchReport", "notes"): "caveats that hold for every row",
     ("BenchRow", "workload"): "its name in canonical spelling",
     ("BenchRow", "memory_limit_bytes"): "limit of PyTorch's allocator; `null` for the whole card",
+    ("BenchRow", "batch_size"): "the batch size that was asked for; `null` where the largest was searched for",
     ("BenchRow", "outcome"): "`out_of_memory`: not even 1 fits, or not the batch asked for; other than `ok`: no answer",
     ("BenchRow", "message"): "what went wrong, or what is missing to the proof",
     (

@@ -34,6 +34,7 @@ class BenchRow(msgspec.Struct, frozen=True, kw_only=True):
 
     workload: str
     memory_limit_bytes: int | None  # None: the whole card
+    batch_size: int | None  # that was asked for; None where the largest was searched for
     outcome: Outcome  # ok, or out_of_memory where not even batch 1 fits (or the batch asked for); else what went wrong
     message: str | None
     max_batch_size: int | None  # 0 when not even 1 fits; None when it was not searched for or not found

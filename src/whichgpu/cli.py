@@ -187,8 +187,10 @@ def bench(
         int, typer.Option("--gpu-index", metavar="N", help="Which GPU of this machine, as PyTorch numbers them.")
     ] = 0,
     batch_size: Annotated[
-        str | None,
-        typer.Option("--batch-size", metavar="N", help="Measure only this batch; default: search for the largest."),
+        list[str] | None,
+        typer.Option(
+            "--batch-size", metavar="N", help="Measure only this batch; may be repeated. Default, or auto: the largest."
+        ),
     ] = None,
     memory_limit: Annotated[
         list[str] | None,
@@ -206,13 +208,19 @@ def bench(
             "--time-budget", metavar="S", help="Seconds to time each batch size for, at most; 0 measures no speed."
         ),
     ] = 10.0,
+    speeds: Annotated[
+        int,
+        typer.Option("--speeds", metavar="N", help="At how many batch sizes to time: the largest, its half, ..."),
+    ] = 4,
     timeout: Annotated[
         float, typer.Option("--timeout", metavar="S", help="Seconds after which an attempt is taken for hung.")
     ] = 300.0,
     precision: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
-            "--precision", metavar="NAME", help="Instead of the workload's own: fp32, tf32, fp16, ... (not for files)."
+            "--precision",
+            metavar="NAME",
+            help="Instead of the workload's own: fp32, tf32, fp16, ... (not for files); may be repeated.",
         ),
     ] = None,
     optimizer: Annotated[
@@ -238,9 +246,8 @@ def bench(
     ran while the next one did not. Every attempt is kept: after an interruption the same command carries on.
     The step time is measured until its median is known within 1 %, or the time budget ends. Data loading is not measured.
     """
-    size = None if batch_size is None else text.parse_batch_size(batch_size)
+    sizes = _batch_sizes(batch_size or [])
     limits = [text.parse_bytes(limit) for limit in memory_limit or ()]
-    chosen = {"precision": precision, "optimizer": optimizer}
     from whichgpu import bench as benches  # noqa: PLC0415
     from whichgpu.sets import expand  # noqa: PLC0415
 
@@ -248,12 +255,14 @@ def bench(
         report = benches.bench(
             expand(workloads or (), sets or ()),
             gpu_index=gpu_index,
-            batch_size=size,
+            batch_sizes=sizes,
             memory_limits_bytes=limits,
             power_of_two=power_of_two,
-            options={key: value for key, value in chosen.items() if value is not None},
+            options={"optimizer": optimizer} if optimizer is not None else {},
+            precisions=precision or (),
             steps=steps,
             time_budget_s=time_budget,
+            speeds=speeds,
             timeout_s=timeout,
             results_file=Path(results) if results is not None else None,
             again=again,
@@ -264,6 +273,15 @@ def bench(
     _print(report, json, lambda console: render.print_bench(report, console))
     if not report.answered:
         raise typer.Exit(2)
+
+
+def _batch_sizes(words: list[str]) -> list[int]:
+    """The batch sizes to measure; none where the largest is to be searched for."""
+    if "auto" in words:
+        if len(words) > 1:
+            raise InputError("--batch-size auto searches for the largest batch; give either auto or batch sizes")
+        return []
+    return [text.parse_batch_size(word) for word in words]
 
 
 @app.command()

@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from whichgpu import api, bench, gpu_status, render
+from whichgpu.bench_attempts import Attempts
 from whichgpu.bench_report import BenchReport
 from whichgpu.errors import BenchError, InputError, MissingExtraError, WorkloadError
 from whichgpu.memory import MemoryModel
@@ -100,7 +101,7 @@ def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
     monkeypatch.setattr(api, "Predictor", FakePredictor)
     monkeypatch.setattr(FakePredictor, "largest", None)
     monkeypatch.setattr(gpu_status, "connect", lambda _: (None, "no driver in tests"))
-    monkeypatch.setattr(bench, "_LAG_S", 0.3)
+    monkeypatch.setattr("whichgpu.bench.holders.LAG_S", 0.3)
     return made
 
 
@@ -161,13 +162,13 @@ def test_speeds_at_the_largest_and_its_halves(scene: Scene) -> None:
 
 def test_one_batch_size(scene: Scene) -> None:
     """With a batch size given only that is measured, and whether it fits is the outcome."""
-    report = scene.run("20 fit", batch_size=10, time_budget_s=1)
+    report = scene.run("20 fit", batch_sizes=[10], time_budget_s=1)
     assert ("ok", None, 10) == (
         report.rows[0].outcome,
         report.rows[0].max_batch_size,
         report.rows[0].speeds[0].batch_size,
     )
-    assert "out_of_memory" == scene.run("20 fit", batch_size=30, time_budget_s=1).rows[0].outcome
+    assert "out_of_memory" == scene.run("20 fit", batch_sizes=[30], time_budget_s=1).rows[0].outcome
     assert [] == scene.tried("fit")
     assert [10, 30] == scene.tried("time")
 
@@ -177,6 +178,23 @@ def test_a_batch_that_runs_out_of_memory_later(scene: Scene) -> None:
     row = scene.run("20 fit, fewer for long", time_budget_s=1).rows[0]
     assert (19, True, "out_of_memory") == (row.max_batch_size, row.exact, row.stopped_by)
     assert 19 == row.speeds[0].batch_size
+
+
+def test_several_batch_sizes(scene: Scene) -> None:
+    """Each batch size asked for is a row that names it, and the text says how each went."""
+    report = scene.run("20 fit", batch_sizes=[10, 30, 10], time_budget_s=0)
+    assert [(10, "ok"), (30, "out_of_memory")] == [(row.batch_size, row.outcome) for row in report.rows]
+    words = shown(report)
+    assert "10 runs" in words
+    assert "30 is too large" in words
+
+
+def test_how_many_speeds(scene: Scene) -> None:
+    """Steps are timed at as many batch sizes as asked for, from the largest down, while there are halves."""
+    assert [20] == [speed.batch_size for speed in scene.run("20 fit", time_budget_s=1, speeds=1).rows[0].speeds]
+    assert [20, 10, 5, 2, 1] == [
+        speed.batch_size for speed in scene.run("20 fit", time_budget_s=1, speeds=9).rows[0].speeds
+    ]
 
 
 # ---- what goes wrong ----
@@ -227,7 +245,10 @@ def test_a_step_that_raises(scene: Scene) -> None:
         ("full card", {}, BenchError, "GPU 0 is full"),
         ("bad workload", {}, WorkloadError, "no such function"),
         ("1 fit", {"gpu_index": -1}, InputError, "GPU index -1"),
-        ("1 fit", {"batch_size": 0}, InputError, "batch size 0"),
+        ("1 fit", {"batch_sizes": [4, 0]}, InputError, "batch size 0"),
+        ("1 fit", {"batch_sizes": [4], "power_of_two": True}, InputError, "leave one of them out"),
+        ("1 fit", {"speeds": 0}, InputError, "0 speeds"),
+        ("1 fit", {"precisions": ["fp16"]}, WorkloadError, "step0.py"),
         ("1 fit", {"steps": 1}, InputError, "1 steps"),
         ("1 fit", {"time_budget_s": -1.0}, InputError, "time budget of -1 s"),
         ("1 fit", {"timeout_s": 0.0}, InputError, "time limit of 0 s"),
@@ -337,7 +358,7 @@ def test_nothing_is_measured_twice(scene: Scene) -> None:
 
 def test_an_interrupted_search_carries_on(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """After an interruption the attempts that had ended are not repeated."""
-    attempts = bench.Attempts.run
+    attempts = Attempts.run
     calls = []
 
     def interrupted(self: Any, kind: str, size: int, *rest: Any) -> Any:
@@ -346,13 +367,13 @@ def test_an_interrupted_search_carries_on(scene: Scene, monkeypatch: pytest.Monk
             raise KeyboardInterrupt
         return attempts(self, kind, size, *rest)
 
-    monkeypatch.setattr(bench.Attempts, "run", interrupted)
+    monkeypatch.setattr(Attempts, "run", interrupted)
     with pytest.raises(KeyboardInterrupt):
         scene.run("129 fit")
     assert [] == children()
     before = scene.tried()
     assert 2 == len(before)
-    monkeypatch.setattr(bench.Attempts, "run", attempts)
+    monkeypatch.setattr(Attempts, "run", attempts)
     row = scene.run("129 fit").rows[0]
     assert 129 == row.max_batch_size
     assert len(set(scene.tried())) == len(scene.tried())
@@ -408,13 +429,17 @@ def children() -> list[psutil.Process]:
 # ---- what is shown ----
 
 
+def shown(report: BenchReport, width: int = 100) -> str:
+    """The report as text."""
+    file = io.StringIO()
+    render.print_bench(report, render.make_console(file, width))
+    return file.getvalue()
+
+
 def test_the_report_as_text(scene: Scene) -> None:
     """The tables name limits, largest batches, rates with their unit and spread; failures are in words."""
     report = scene.run("20 fit", "0 fit", "129 fit cuda error", memory_limits_bytes=[8 * GIB], time_budget_s=1)
-    file = io.StringIO()
-    console = render.make_console(file, 100)
-    render.print_bench(report, console)
-    words = file.getvalue()
+    words = shown(report)
     assert "Made-up GPU (8.0 GiB, torch 2.14.1, driver" in words
     assert "measured on the card" in words
     assert "200 images" in words

@@ -9,15 +9,15 @@ from typing import Any
 
 import torch
 
-from whichgpu import bench_worker
+from whichgpu.bench_worker import attempt, card, server
 
 
-class CpuCard(bench_worker.Gpu):
+class CpuCard(card.Gpu):
     """A card of 8 GiB in words only."""
 
     def __init__(self, index: int) -> None:
         if index > 0:
-            raise bench_worker.NoSuchGpuError("1")
+            raise card.NoSuchGpuError("1")
         self.device = torch.device("cpu")
         os.environ["MADE_UP_LIMIT"] = str(8 << 30)
 
@@ -63,5 +63,5 @@ class CpuCard(bench_worker.Gpu):
 
 
 if __name__ == "__main__":
-    bench_worker.GPU = CpuCard
-    bench_worker.main()
+    attempt.GPU = CpuCard
+    server.main()

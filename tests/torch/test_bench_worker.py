@@ -17,8 +17,12 @@ import psutil
 import pytest
 import torch
 
-from whichgpu import bench_worker, workload
+from whichgpu import workload
 from whichgpu.bench_attempts import Attempts, Said
+from whichgpu.bench_worker import card as cards
+from whichgpu.bench_worker import loading
+from whichgpu.bench_worker.failures import classify
+from whichgpu.bench_worker.timing import median_interval
 from whichgpu.errors import InputError, WorkloadError
 
 WORKER = Path(__file__).parents[1] / "data" / "cpu_bench_worker.py"
@@ -224,10 +228,11 @@ def guarded(name, *rest):
         raise ImportError(name)
     return real(name, *rest)
 builtins.__import__ = guarded
-from whichgpu import bench_worker, workload
+from whichgpu import workload
+from whichgpu.bench_worker import attempt, children, loading, server
 ref = workload.parse({str(tmp_path / "steps.py")!r})
-found, _ = bench_worker.load_workload(ref)
-print(bench_worker.describe(ref, found)["unit"], torch.cuda.is_initialized() if (torch := sys.modules["torch"]) else 0)
+found, _ = loading.load_workload(ref)
+print(loading.describe(ref, found)["unit"], torch.cuda.is_initialized() if (torch := sys.modules["torch"]) else 0)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert "samples False" == done.stdout.strip(), done.stderr
@@ -240,7 +245,7 @@ def test_the_hash_follows_the_source_not_the_folder(tmp_path: Path) -> None:
         folder = tmp_path / str(number)
         folder.mkdir()
         (folder / "steps.py").write_text(source, encoding="utf-8")
-        found.append(bench_worker.workload_hash(workload.parse(str(folder / "steps.py"))))
+        found.append(loading.workload_hash(workload.parse(str(folder / "steps.py"))))
     assert found[0] == found[1] != found[2]
 
 
@@ -253,11 +258,11 @@ def test_limits_are_exact() -> None:
     for _ in range(20_000):
         total = chance.randint(1 << 30, 300 << 30)
         part = chance.randint(1, total)
-        fraction = bench_worker.exact_fraction(part, total)
+        fraction = cards.exact_fraction(part, total)
         assert part == int(fraction * total)
         assert 0 < fraction <= 1
     with pytest.raises(InputError):
-        bench_worker.exact_fraction(2, 1)
+        cards.exact_fraction(2, 1)
 
 
 def test_the_interval_of_the_median() -> None:
@@ -266,7 +271,7 @@ def test_the_interval_of_the_median() -> None:
     for count in (12, 40, 399, 401, 900):
         held = 0
         for _ in range(600):
-            low, median, high = bench_worker.median_interval([chance.expovariate(1.0) for _ in range(count)])
+            low, median, high = median_interval([chance.expovariate(1.0) for _ in range(count)])
             assert low <= median <= high
             held += low <= math.log(2) <= high
         assert held >= 0.93 * 600
@@ -284,13 +289,13 @@ def test_classification_needs_the_right_words() -> None:
 
     card: Any = Card()
     error = RuntimeError("GET was unable to find an engine to execute this computation")
-    assert "out_of_memory" == bench_worker.classify(error, card)[0]
+    assert "out_of_memory" == classify(error, card)[0]
     card.full = False
-    assert "step_error" == bench_worker.classify(error, card)[0]
-    assert "driver" == bench_worker.classify(RuntimeError("Found no NVIDIA driver on your system"), None)[0]
-    assert "driver" == bench_worker.classify(RuntimeError("No CUDA GPUs are available"), card)[0]
-    assert ("no_gpu", "2") == bench_worker.classify(bench_worker.NoSuchGpuError("2"), None)
-    assert "out_of_memory" == bench_worker.classify(torch.OutOfMemoryError("CUDA out of memory"), card)[0]
+    assert "step_error" == classify(error, card)[0]
+    assert "driver" == classify(RuntimeError("Found no NVIDIA driver on your system"), None)[0]
+    assert "driver" == classify(RuntimeError("No CUDA GPUs are available"), card)[0]
+    assert ("no_gpu", "2") == classify(cards.NoSuchGpuError("2"), None)
+    assert "out_of_memory" == classify(torch.OutOfMemoryError("CUDA out of memory"), card)[0]
 
 
 def test_records_are_json(client: Client) -> None:

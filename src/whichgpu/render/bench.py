@@ -60,6 +60,8 @@ def _print_largest(rows: Sequence[BenchRow], console: Console) -> None:
 def _largest(row: BenchRow) -> str:
     if row.outcome in _FAILED:
         return _FAILED[row.outcome]
+    if row.batch_size is not None:
+        return f"{text.format_count(row.batch_size)} {'runs' if row.outcome == 'ok' else 'is too large'}"
     if row.max_batch_size is None:
         return text.UNKNOWN
     return format_batch(row.max_batch_size) + ("" if row.exact else _UNPROVED)

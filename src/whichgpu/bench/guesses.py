@@ -1,0 +1,41 @@
+"""From what is predicted and measured to the batch sizes that a search should try."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from whichgpu.bench_search import Guess, Seen, line_guess
+from whichgpu.capability import parse as parse_capability
+from whichgpu.intervals import Model
+from whichgpu.memory import MemoryModel
+from whichgpu.overheads import context_bytes
+from whichgpu.results import Environment
+
+
+def room_bytes(environment: Environment, limit: int | None) -> int:
+    """Bytes that PyTorch may reserve: the limit, or what the card leaves beside contexts and other processes."""
+    if limit is not None:
+        return limit
+    capability = parse_capability(environment.compute_capability)
+    return max(environment.gpu_memory_bytes - context_bytes(capability), 1)
+
+
+def make_guess(model: Model | None, room: int) -> tuple[Guess, int | None]:
+    """Batch sizes to try by what is predicted and measured, and the prediction itself."""
+    if model is None:
+        return line_guess(room), None
+    predicted = model.largest_batch(room)
+    line = line_guess(room)
+    if not isinstance(model, MemoryModel):  # a line itself, with a margin: one through measured peaks is better
+        return lambda fits: line(fits) if fits else (predicted,), predicted
+
+    def guess(fits: Sequence[Seen]) -> Sequence[int]:
+        if not fits or fits[-1].allocated_bytes is None:
+            return (predicted,)
+        last = fits[-1]
+        assert last.allocated_bytes is not None
+        foretold = model.replay(last.batch_size).peak_allocated_bytes
+        corrected = model.largest_batch(room * foretold // max(last.allocated_bytes, 1))
+        return (corrected, predicted)
+
+    return guess, predicted
