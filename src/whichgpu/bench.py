@@ -1,6 +1,6 @@
 """Measure workloads on the GPU in front of you: the largest batch, its memory, and how fast steps run.
 
-Joins the search (`bench_search`), the prediction it starts from (`api.Predictor`), the measuring process
+Joins the search (`bench_search`), the prediction it starts from (`predictor`), the measuring process
 (`bench_worker`), the driver's figures (`gpu_status`) and the record of measurements (`results`). Touches no GPU itself.
 
 Every attempt is recorded as soon as it ends, and what is on record for the same workload, environment and limit is not
@@ -20,7 +20,7 @@ from pathlib import Path
 
 import msgspec
 
-from whichgpu import api, catalogue, errors, gpu_status, results, text, workload
+from whichgpu import catalogue, errors, gpu_status, results, text, workload
 from whichgpu.bench_attempts import WORKER, Attempts, Card, Said
 from whichgpu.bench_report import BenchReport, BenchRow, Speed
 from whichgpu.bench_search import Guess, Result, Search, Seen, line_guess
@@ -30,6 +30,7 @@ from whichgpu.gpu_status import GpuStatus, Sampler
 from whichgpu.intervals import Model
 from whichgpu.memory import MemoryModel
 from whichgpu.overheads import context_bytes
+from whichgpu.predictor import Predictor
 from whichgpu.results import LOCAL, OUTCOMES, Environment, Measurement, Outcome, Store
 from whichgpu.workload import WorkloadRef
 
@@ -245,7 +246,7 @@ class _Bench:
         if self._plan.batch_size is not None:
             return
         try:
-            predictor = self._stack.enter_context(api.Predictor(self._ref, cache=True, on_progress=self._plan.progress))
+            predictor = self._stack.enter_context(Predictor(self._ref, cache=True, on_progress=self._plan.progress))
             self._model = predictor.model(capability)
         except WhichGpuError as error:
             self._note(f"no prediction to start from ({error})")
@@ -452,7 +453,7 @@ class _Bench:
         if limit is not None:
             return limit
         card = self.environment.gpu_memory_bytes
-        return max(card - context_bytes(parse_capability(self.environment.compute_capability)), 1)
+        return max(card - context_bytes(), 1)
 
     def _guess(self, limit: int | None) -> tuple[Guess, int | None]:
         """Batch sizes to try by what is predicted and measured, and the prediction itself."""

@@ -25,11 +25,9 @@ from whichgpu.allocator import (
     Replay,
     replay,
 )
+from whichgpu.batch_sizes import MAX_BATCH_SIZE
 from whichgpu.scaling import Scaled, Single
 from whichgpu.trace import EventKind, Op
-
-# Larger batches are not searched for: a step whose memory hardly grows would have no largest batch.
-MAX_BATCH_SIZE = 1 << 20
 
 HELD = ("weight", "gradient", "optimizer_state", "activation", "temporary", "workspace", "input", "buffer")
 
@@ -246,10 +244,6 @@ class MemoryModel:
                 return met
             before, last = sorted((last, met))
         return met
-
-    def largest_power_of_two(self, largest: int) -> int:
-        """The largest power of two up to a batch size; 0 for 0."""
-        return 1 << (largest.bit_length() - 1) if largest else 0
 
 
 def _remembered(answers: dict[Question, Answer], question: Question, find: Callable[[], Answer]) -> Answer:
