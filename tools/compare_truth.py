@@ -15,10 +15,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import truth
 from whichgpu import trace
-from whichgpu.api import FAKE_BATCH_SIZES, REAL_BATCH_SIZES
 from whichgpu.errors import TraceError
 from whichgpu.memory import MemoryModel
 from whichgpu.scaling import Scaling, scaling
+from whichgpu.tracers import FAKE_BATCH_SIZES, REAL_BATCH_SIZES
 
 DATA = Path(__file__).parent / "truth" / "data"
 

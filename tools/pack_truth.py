@@ -17,9 +17,9 @@ import msgspec
 
 from truth import CASES
 from whichgpu import trace
-from whichgpu.api import FAKE_BATCH_SIZES, REAL_BATCH_SIZES
 from whichgpu.scaling import scaling
 from whichgpu.trace import Trace
+from whichgpu.tracers import FAKE_BATCH_SIZES, REAL_BATCH_SIZES
 
 PACKED = Path(__file__).parent.parent / "tests" / "data" / "truth"
 

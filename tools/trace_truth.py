@@ -21,11 +21,11 @@ import torch
 
 import truth
 from whichgpu import trace
-from whichgpu.api import FAKE_BATCH_SIZES, REAL_BATCH_SIZES
 from whichgpu.capture.run import capture
 from whichgpu.capture.target import Target
 from whichgpu.errors import DataDependentError, WhichGpuError
 from whichgpu.scaling import scaling
+from whichgpu.tracers import FAKE_BATCH_SIZES, REAL_BATCH_SIZES
 
 TARGET = Target.parse("9.0")
 

@@ -10,9 +10,9 @@ from typing import Literal
 
 import msgspec
 
+from whichgpu.batch_sizes import MAX_BATCH_SIZE
 from whichgpu.catalogue import Gpu, Price
 from whichgpu.intervals import Estimate, Verdict
-from whichgpu.memory import MAX_BATCH_SIZE
 from whichgpu.trace import Trace
 
 Basis = Literal["measured", "predicted", "published"]

@@ -14,10 +14,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from whichgpu.batch_sizes import MAX_BATCH_SIZE
+
 # fits: ran; too large: ran out of memory; fails: a CUDA error, a crash or a hang; refuses: the step itself raised
 Result = Literal["fits", "too large", "fails", "refuses"]
 
-MAX_BATCH_SIZE = 1 << 20  # a step whose memory hardly grows would have no largest batch
 _MOST_FAILURES = 3  # that are not about memory: each may cost the whole time limit
 _MULTIPLES = (2, 4, 8, 16, 32)  # that steps are known to insist on
 # How far below a predicted batch that does not fit to look, in shares of it: far enough to fit and be measured in most

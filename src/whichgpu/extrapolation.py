@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from math import ceil
 
 from whichgpu.allocator import Replay
-from whichgpu.memory import HELD, MAX_BATCH_SIZE, Answers, MemoryModel, Peak
+from whichgpu.batch_sizes import MAX_BATCH_SIZE
+from whichgpu.memory import HELD, Answers, MemoryModel, Peak
 from whichgpu.scaling import Scaled, Single
 
 # Reserved memory comes in segments of up to so much (kLargeBuffer in CUDACachingAllocator.h, torch 2.14): a rise of less
@@ -93,10 +94,6 @@ class LineModel:
     def largest_steep_batch(self, limit_bytes: int) -> int:
         """The largest batch size that fits by the steepest line; 0 when 1 does not."""
         return _largest(lambda n: self.steep_bytes(n) <= limit_bytes)
-
-    def largest_power_of_two(self, largest: int) -> int:
-        """The largest power of two up to a batch size; 0 for 0."""
-        return self._model.largest_power_of_two(largest)
 
     # ---- lines ----------------------------------------------------------------------------------------
 

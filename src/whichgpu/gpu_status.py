@@ -59,11 +59,6 @@ class GpuStatus:
         return (int(found[0]), int(found[1])) if found is not None else None
 
     @property
-    def name(self) -> str | None:
-        """The card's name."""
-        return _text(self._ask("nvmlDeviceGetName"))
-
-    @property
     def uuid(self) -> str | None:
         """The card's own identifier."""
         return _text(self._ask("nvmlDeviceGetUUID"))

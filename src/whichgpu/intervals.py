@@ -19,6 +19,7 @@ from typing import Literal
 import msgspec
 
 from whichgpu import text
+from whichgpu.batch_sizes import power_of_two_below
 from whichgpu.extrapolation import LineModel
 from whichgpu.memory import MemoryModel
 from whichgpu.trace import Trace
@@ -213,7 +214,7 @@ class Estimate:
 
         Near the limit a step may run at a batch size and fail at a smaller one.
         """
-        size = self.model.largest_power_of_two(self.largest_batch(room_bytes))
+        size = power_of_two_below(self.largest_batch(room_bytes))
         while size and not self.model.replay(size, room_bytes).fits:
             size //= 2
         return size

@@ -26,12 +26,10 @@ from whichgpu.allocator import (
     Replay,
     replay,
 )
+from whichgpu.batch_sizes import MAX_BATCH_SIZE
 from whichgpu.capability import Capability
 from whichgpu.scaling import Scaled, Single
 from whichgpu.trace import EventKind, Op
-
-# Larger batches are not searched for: a step whose memory hardly grows would have no largest batch.
-MAX_BATCH_SIZE = 1 << 20
 
 HELD = ("weight", "gradient", "optimizer_state", "activation", "temporary", "workspace", "input", "buffer")
 
@@ -278,10 +276,6 @@ class MemoryModel:
     def _rung_bytes(self, batch_size: int) -> int:
         """The peak without a limit as another card has it: near enough, and the same for all."""
         return self._replay(batch_size, None, _LADDER_CAPABILITY).peak_reserved_bytes
-
-    def largest_power_of_two(self, largest: int) -> int:
-        """The largest power of two up to a batch size; 0 for 0."""
-        return 1 << (largest.bit_length() - 1) if largest else 0
 
 
 class _Line(NamedTuple):

@@ -30,6 +30,6 @@ def measured() -> tuple[Overhead, ...]:
     return tuple(msgspec.convert(row, Overhead) for row in raw["context"])
 
 
-def context_bytes(capability: tuple[int, int]) -> int:
+def context_bytes() -> int:
     """Bytes to leave free for the context on a card: the largest measured on any card so far."""
     return max(row.end_bytes for row in measured())

@@ -14,6 +14,7 @@ from whichgpu import api, catalogue, measured, published, results, results_excha
 from whichgpu.advice import Basis
 from whichgpu.errors import CatalogueError, InputError, WhichGpuError
 from whichgpu.measured import CardFacts
+from whichgpu.predictor import Progress
 from whichgpu.results import Measurement, Store
 from whichgpu.sets import expand
 from whichgpu.tables import Figures, Table, TableCard, TierTable
@@ -31,7 +32,7 @@ def make_table(
     power_of_two: bool = False,
     results_file: Path | None = None,
     cache: bool = True,
-    on_progress: api.Progress | None = None,
+    on_progress: Progress | None = None,
 ) -> Table | TierTable:
     """One of the four tables: "max-batch", "throughput", "relative" or "tiers".
 
@@ -85,7 +86,7 @@ def _id(name: str) -> str:
     return name
 
 
-def _predicted(workloads: Sequence[str], gpus: Sequence[str], cache: bool, on_progress: api.Progress | None) -> Figures:
+def _predicted(workloads: Sequence[str], gpus: Sequence[str], cache: bool, on_progress: Progress | None) -> Figures:
     if not workloads:
         raise InputError("name the workloads to predict, as in: whichgpu tables max-batch resnet50 --source predicted")
     names = [catalogue.load().find(gpu).name for gpu in gpus]  # a wrong name is told before the work, not after it

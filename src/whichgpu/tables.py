@@ -15,6 +15,7 @@ from typing import Literal
 import msgspec
 
 from whichgpu.advice import Basis, RankReport, RankRow, Tier, tier_of
+from whichgpu.batch_sizes import power_of_two_below
 from whichgpu.errors import InputError
 
 Kind = Literal["max-batch", "throughput", "relative"]
@@ -145,7 +146,7 @@ def max_batch(figures: Figures, *, power_of_two: bool = False) -> Table:
         if not size:
             return _missing(figure)
         exact = figure.exact_pow2 if power_of_two else figure.exact
-        return Cell(value=1 << (size.bit_length() - 1) if power_of_two else size, fits=True, at_least=not exact)
+        return Cell(value=power_of_two_below(size) if power_of_two else size, fits=True, at_least=not exact)
 
     rows = _rows(figures, cell, lambda line: line.batch_unit, lambda line: line.batch_source)
     return _table("max-batch", figures, rows, power_of_two=power_of_two)

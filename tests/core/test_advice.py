@@ -10,9 +10,10 @@ from synthetic import MIB, TRAINING, always, make_trace, scaled
 
 from whichgpu import advice, catalogue, workspaces
 from whichgpu.advice import FitReport, Largest, RankReport, TraceInfo
+from whichgpu.batch_sizes import MAX_BATCH_SIZE
 from whichgpu.catalogue import Price
 from whichgpu.intervals import Estimate, Spread
-from whichgpu.memory import MAX_BATCH_SIZE, MemoryModel
+from whichgpu.memory import MemoryModel
 
 GIB = 1 << 30
 INFO = TraceInfo(kind="fake", affine=True, seconds=1.0)

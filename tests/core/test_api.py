@@ -13,7 +13,7 @@ import pytest
 from synthetic import MIB, TRAINING, Call, Made, make_trace
 
 import whichgpu
-from whichgpu import advice, api, catalogue, tracing, workspaces
+from whichgpu import advice, api, catalogue, tracers, tracing, workspaces
 from whichgpu.answers import Book
 from whichgpu.errors import CatalogueError, DataDependentError, InputError, StepError, WorkloadError
 from whichgpu.overheads import context_bytes
@@ -151,7 +151,7 @@ def test_named_cards_are_answered_in_the_order_given(world: World) -> None:
     cards = [catalogue.load().find(name) for name in ("RTX 4090", "H200")]
 
     assert [(card.name, card.memory_bytes) for card in cards] == [(row.gpu, row.memory_bytes) for row in report.gpus]
-    assert [context_bytes(card.capability) for card in cards] == [row.context_bytes for row in report.gpus]
+    assert [context_bytes() for card in cards] == [row.context_bytes for row in report.gpus]
 
 
 def test_a_card_named_twice_is_answered_once(world: World) -> None:
@@ -273,7 +273,7 @@ def test_a_kept_real_trace_saves_the_attempt_with_hollow_tensors(world: World) -
 @pytest.mark.parametrize("kind", ["fake", "real-cpu"])
 def test_kept_traces_of_a_class_that_dispatches_alike_are_used(world: World, kind: str) -> None:
     """A card whose own class was never traced is answered from the kept traces of one that holds for it."""
-    sizes = {"fake": api.FAKE_BATCH_SIZES, "real-cpu": api.REAL_BATCH_SIZES}[kind]
+    sizes = {"fake": tracers.FAKE_BATCH_SIZES, "real-cpu": tracers.REAL_BATCH_SIZES}[kind]
     world.same_for = ("6.0", "8.6")
     world.held = {(kind, size, "6.0") for size in sizes}
     api.fit("bert-base", batch_size=8, gpus=["RTX 4090"])

@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from whichgpu import api, bench, gpu_status, render
+from whichgpu import bench, gpu_status, render
 from whichgpu.bench_attempts import Attempts
 from whichgpu.bench_report import BenchReport
 from whichgpu.errors import BenchError, InputError, MissingExtraError, WorkloadError
@@ -47,7 +47,7 @@ class FakeModel(MemoryModel):
 
 
 class FakePredictor:
-    """Stands for api.Predictor."""
+    """Stands for predictor.Predictor."""
 
     largest: int | None = None
 
@@ -98,7 +98,7 @@ def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
     """A folder to measure in, without a driver and without predictions."""
     made = Scene(tmp_path)
     monkeypatch.setenv("FAKE_BENCH_ATTEMPTS", str(made.tries))
-    monkeypatch.setattr(api, "Predictor", FakePredictor)
+    monkeypatch.setattr("whichgpu.bench.one.Predictor", FakePredictor)
     monkeypatch.setattr(FakePredictor, "largest", None)
     monkeypatch.setattr(gpu_status, "connect", lambda _: (None, "no driver in tests"))
     monkeypatch.setattr("whichgpu.bench.holders.LAG_S", 0.3)
@@ -382,11 +382,12 @@ def test_an_interrupted_search_carries_on(scene: Scene, monkeypatch: pytest.Monk
 DRIVE = """
 import sys
 from pathlib import Path
-from whichgpu import api, bench, gpu_status
+from whichgpu import bench, gpu_status
+from whichgpu.bench import one
 from whichgpu.errors import CaptureError
 def refuse(*_, **__):
     raise CaptureError("not here")
-api.Predictor = refuse
+one.Predictor = refuse
 bench.bench([sys.argv[1]], results_file=Path(sys.argv[2]), time_budget_s=0, worker=(sys.executable, sys.argv[3]))
 """
 

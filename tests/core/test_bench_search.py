@@ -9,7 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from whichgpu.bench_search import MAX_BATCH_SIZE, Guess, Result, Search, Seen, line_guess
+from whichgpu.batch_sizes import MAX_BATCH_SIZE
+from whichgpu.bench_search import Guess, Result, Search, Seen, line_guess
 
 LIMIT = 11 << 30
 

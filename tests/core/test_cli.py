@@ -36,6 +36,7 @@ OPTIONS = {
         "--power-of-two",
         "--steps",
         "--time-budget",
+        "--speeds",
         "--timeout",
         "--precision",
         "--optimizer",

@@ -143,6 +143,7 @@ def test_how_it_works_speaks_of_every_part() -> None:
     small = {
         "__init__.py",
         "__main__.py",
+        "batch_sizes.py",
         "cli.py",
         "errors.py",
         "py.typed",

@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from synthetic import MIB, TRAINING, Call, Made, make_trace
 
+from whichgpu.batch_sizes import MAX_BATCH_SIZE
 from whichgpu.extrapolation import LineModel
-from whichgpu.memory import HELD, MAX_BATCH_SIZE, MemoryModel
+from whichgpu.memory import HELD, MemoryModel
 from whichgpu.scaling import SQUARE_CHECK, Scaled, Single, scaling
 from whichgpu.trace import Trace
 

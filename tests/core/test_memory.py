@@ -9,7 +9,8 @@ from synthetic import MIB, TRAINING, Call, Made, always, make_trace, programs, s
 
 from whichgpu import memory, workspaces
 from whichgpu.allocator import AllocatorConfig, replay
-from whichgpu.memory import MAX_BATCH_SIZE, MemoryModel
+from whichgpu.batch_sizes import MAX_BATCH_SIZE, power_of_two_below
+from whichgpu.memory import MemoryModel
 from whichgpu.scaling import Single
 from whichgpu.workspaces import Temporary
 
@@ -166,9 +167,7 @@ def test_a_step_that_allocates_nothing_fits_everywhere() -> None:
 
 def test_powers_of_two_are_the_largest_up_to_a_batch() -> None:
     """1 for 1, 64 for 64 and 127, 0 for 0."""
-    model = model_of(TRAINING)
-
-    assert [0, 1, 2, 2, 4, 64, 64, 128] == [model.largest_power_of_two(n) for n in (0, 1, 2, 3, 4, 64, 127, 128)]
+    assert [0, 1, 2, 2, 4, 64, 64, 128] == [power_of_two_below(n) for n in (0, 1, 2, 3, 4, 64, 127, 128)]
 
 
 def long_program() -> list[Call]:

@@ -13,8 +13,9 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 
 from predict_truth import MEASURED, Predicted, predicted  # noqa: E402
+from whichgpu.batch_sizes import MAX_BATCH_SIZE  # noqa: E402
 from whichgpu.intervals import Estimate, spread  # noqa: E402
-from whichgpu.memory import MAX_BATCH_SIZE, MemoryModel  # noqa: E402
+from whichgpu.memory import MemoryModel  # noqa: E402
 
 
 def step(name: str) -> Predicted:

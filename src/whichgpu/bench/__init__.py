@@ -1,7 +1,7 @@
 """Measure workloads on the GPU in front of you: the largest batch, its memory, and how fast steps run.
 
 `run.bench` joins, workload by workload (`one`), the search (`bench_search`), the prediction it starts from (`guesses`,
-over `api.Predictor`), the measuring process (`bench_worker`), the driver's figures (`gpu_status`, `holders`) and the record
+over `predictor`), the measuring process (`bench_worker`), the driver's figures (`gpu_status`, `holders`) and the record
 of measurements (`results`, `recording`). Touches no GPU itself.
 
 Every attempt is recorded as soon as it ends, and what is on record for the same workload, environment and limit is not

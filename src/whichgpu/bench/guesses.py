@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from whichgpu.bench_search import Guess, Seen, line_guess
-from whichgpu.capability import parse as parse_capability
 from whichgpu.intervals import Model
 from whichgpu.memory import MemoryModel
 from whichgpu.overheads import context_bytes
@@ -16,8 +15,7 @@ def room_bytes(environment: Environment, limit: int | None) -> int:
     """Bytes that PyTorch may reserve: the limit, or what the card leaves beside contexts and other processes."""
     if limit is not None:
         return limit
-    capability = parse_capability(environment.compute_capability)
-    return max(environment.gpu_memory_bytes - context_bytes(capability), 1)
+    return max(environment.gpu_memory_bytes - context_bytes(), 1)
 
 
 def make_guess(model: Model | None, room: int) -> tuple[Guess, int | None]:

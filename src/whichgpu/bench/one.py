@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from whichgpu import api, gpu_status, text
+from whichgpu import gpu_status, text
 from whichgpu.bench import environment, holders
 from whichgpu.bench.guesses import make_guess, room_bytes
 from whichgpu.bench.plan import Plan
@@ -21,6 +21,7 @@ from whichgpu.capability import parse as parse_capability
 from whichgpu.errors import BenchError, InputError, WhichGpuError
 from whichgpu.gpu_status import Sampler
 from whichgpu.intervals import Model
+from whichgpu.predictor import Predictor
 from whichgpu.results import Measurement, Outcome, Store
 from whichgpu.workload import WorkloadRef
 
@@ -106,7 +107,7 @@ class Bench:
         if self._plan.batch_sizes:
             return
         try:
-            predictor = self._stack.enter_context(api.Predictor(self._ref, cache=True, on_progress=self._plan.progress))
+            predictor = self._stack.enter_context(Predictor(self._ref, cache=True, on_progress=self._plan.progress))
             self._model = predictor.model(capability)
         except WhichGpuError as error:
             self._note(f"no prediction to start from ({error})")

@@ -36,7 +36,7 @@ def print_accuracy(report: AccuracyReport, console: Console) -> None:
     for table in _tables(report):
         console.print()
         console.print(Text(table.title, "bold"))
-        shown = dense_table(console)
+        shown = dense_table()
         shown.add_column(table.columns[0], overflow="fold")
         for column in table.columns[1:]:
             add_column(shown, column)

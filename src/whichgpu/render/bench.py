@@ -41,7 +41,7 @@ def print_bench(report: BenchReport, console: Console) -> None:
 
 
 def _print_largest(rows: Sequence[BenchRow], console: Console) -> None:
-    table = dense_table(console)
+    table = dense_table()
     table.add_column("Workload", overflow="fold")
     for title in ("Limit>", "Largest\nbatch>", "Predicted>", "Attempts>", "Took>"):
         add_column(table, title)
@@ -76,7 +76,7 @@ def _print_speeds(rows: Sequence[BenchRow], console: Console) -> None:
     if not timed:
         return
     console.print()
-    table = dense_table(console)
+    table = dense_table()
     table.add_column("Workload", overflow="fold")
     for title in ("Limit>", "Batch>", "Per second>", "Step>", "±>", "Reserved>", "Power>"):
         add_column(table, title)

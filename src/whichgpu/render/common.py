@@ -111,7 +111,7 @@ def make_table(*titles: str) -> Table:
     return table
 
 
-def dense_table(console: Console, *, narrow: bool = False) -> Table:
+def dense_table(*, narrow: bool = False) -> Table:
     """A table with two blanks between columns, or one."""
     padding = (0, 0 if narrow else 1, 0, 0)
     return Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=padding, collapse_padding=True)

@@ -183,7 +183,7 @@ def _print_remedies(report: ExplainReport, console: Console) -> None:
     console.print(Text(title, "bold"))
     if report.remedies:
         columns = ["Remedy", "Reserved>", "Saved>"] + (["Safe\nbatch>"] if report.gpu is not None else [])
-        table = make_table() if console.width >= _USUAL else dense_table(console, narrow=True)
+        table = make_table() if console.width >= _USUAL else dense_table(narrow=True)
         for column in columns:
             add_column(table, column)
         table.add_column("\nChange" if report.gpu is not None else "Change", overflow="fold")

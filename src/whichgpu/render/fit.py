@@ -164,7 +164,7 @@ def _print_groups(cards: Sequence[FitRow], batch_size: int, console: Console) ->
     for verdict, (words, style) in _SECTIONS.items():
         rows = [row for row in (*fitting, *missing) if row.verdict == verdict]
         if rows:
-            table = make_table() if console.width >= _USUAL else dense_table(console, narrow=True)
+            table = make_table() if console.width >= _USUAL else dense_table(narrow=True)
             for title in ("\nSold as>", "Safe\nbatch>", "Likely\nbatch>", "Power\nof two>"):
                 add_column(table, title)
             if rows[0].peak_reserved_bytes is not None:

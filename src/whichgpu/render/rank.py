@@ -116,7 +116,7 @@ def _label_width(workloads: Sequence[str], console: Console) -> int:
 
 
 def _batch_table(workloads: Sequence[str], columns: Sequence[_Column], console: Console) -> Table:
-    table = dense_table(console)
+    table = dense_table()
     table.add_column("Column\nSold as", width=max(_label_width(workloads, console), 7), overflow="fold")
     for column in columns:
         add_column(table, f"{column.number}\n{column.memory()}>")
@@ -126,7 +126,7 @@ def _batch_table(workloads: Sequence[str], columns: Sequence[_Column], console: 
 
 
 def _print_members(columns: Sequence[_Column], console: Console) -> None:
-    table = dense_table(console)
+    table = dense_table()
     for title in ("Column>", "Sold as>"):
         add_column(table, title)
     table.add_column("Cards, the cheapest to buy first")
@@ -139,7 +139,7 @@ def _print_members(columns: Sequence[_Column], console: Console) -> None:
 def _print_tier(
     title: str, rows: Sequence[RankRow], numbers: Mapping[str, int], workloads: int, console: Console
 ) -> None:
-    table = dense_table(console, narrow=console.width < _NARROW)
+    table = dense_table(narrow=console.width < _NARROW)
     table.add_column("\nCard", overflow="fold")
     some_fail = any(row.trains < workloads for row in rows)
     for column in ("\nCol>", *(["\nRuns>"] if some_fail else []), "\nSold as>", "Buy\nUSD>"):

@@ -36,7 +36,7 @@ def print_results(measurements: Sequence[Measurement], console: Console) -> None
         return
     print_title("Measurements", "measured", console)
     environments = list(dict.fromkeys(map(_environment, measurements)))
-    table = dense_table(console, narrow=console.width < _WIDE)
+    table = dense_table(narrow=console.width < _WIDE)
     table.add_column("Workload", overflow="fold", min_width=12)
     titles = ("Env>", "Limit>", "Batch>", "Outcome", "Reserved>", "Rate>", "", "Day")
     shown = titles if console.width >= _WIDE else titles[:-1]  # days are in the JSON, too

@@ -215,7 +215,7 @@ def _corner(table: Table) -> str:
 
 
 def _print_block(table: Table, block: Sequence[int], console: Console) -> None:
-    grid = dense_table(console)
+    grid = dense_table()
     heads = [_head(table.cards[number]) for number in block]
     height = max(map(len, heads))
     grid.add_column("\n" * (height - 1) + _corner(table), width=_label_width(table, console), overflow="fold")
@@ -242,7 +242,7 @@ def _print_tiers(table: TierTable, console: Console) -> None:
         rows = [row for row in table.cards if row.tier == tier]
         if not rows:
             continue
-        grid = dense_table(console)
+        grid = dense_table()
         grid.add_column("Card", overflow="fold")
         for column in ("Runs>", "Buy USD>", "", ""):
             add_column(grid, column)
