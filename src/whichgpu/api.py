@@ -18,6 +18,7 @@ from whichgpu.closeup import look_at, with_remedy
 from whichgpu.explanation import ExplainReport
 from whichgpu.overheads import context_bytes
 from whichgpu.predictor import Predictor, Progress
+from whichgpu.sharing import Helper
 from whichgpu.torch_build import installed_torch
 from whichgpu.tracers import falling_back
 
@@ -54,41 +55,40 @@ def fit(
     if optimizer is not None:
         ref = workload.with_options(ref, {"optimizer": optimizer})
     exact = bool(gpus) or memory_limit_bytes is not None
-    with Predictor(ref, cache=cache, on_progress=on_progress, exact=exact) as predictor:
+    with Helper() as helper, Predictor(ref, cache=cache, on_progress=on_progress, exact=exact) as predictor:
         limit_card = chosen[0] if gpus else cards.find(DEFAULT_CARD)
         capability = (limit_card if memory_limit_bytes is not None else chosen[0]).capability
         if batch_size is not None:
             predictor.check(batch_size, capability)
         estimate = predictor.estimate(capability)
         size = batch_size if batch_size is not None else predictor.default_batch_size()
-        rows = []
-        if memory_limit_bytes is not None:
-            rows.append(advice.limit_row(estimate, size, memory_limit_bytes))
+        rows = {}
         build = installed_torch()
-        for number, card in enumerate(chosen):
+        for number, card in enumerate(helper.in_turn(predictor, chosen, size)):
             if on_progress is not None:
                 on_progress(f"{card.name} ({number + 1} of {len(chosen)})")
             facts = predictor.facts(card.capability)
-            rows.append(
-                advice.fit_row(
-                    card,
-                    predictor.estimate(card.capability),
-                    size,
-                    context_bytes(),
-                    catalogue.supports(card, build.version, build.cuda, advice.dtypes_used(facts)),
-                )
+            rows[card.id] = advice.fit_row(
+                card,
+                predictor.estimate(card.capability),
+                size,
+                context_bytes(),
+                catalogue.supports(card, build.version, build.cuda, advice.dtypes_used(facts)),
             )
+        report = [rows[card.id] for card in chosen]
+        if memory_limit_bytes is not None:
+            report.insert(0, advice.limit_row(estimate, size, memory_limit_bytes))
         return FitReport(
             workload=ref.text,
             batch_size=size,
             basis="predicted",
             trace=predictor.info(),
-            gpus=tuple(rows),
+            gpus=tuple(report),
             notes=(
                 *predictor.notes(),
                 *_in_general(predictor, exact),
                 *([_limit_note(limit_card)] if memory_limit_bytes is not None else []),
-                *_unbounded(row.max_batch_size for row in rows),
+                *_unbounded(row.max_batch_size for row in report),
                 *([] if gpus else advice.left_out(cards.gpus)),
             ),
         )
@@ -180,29 +180,16 @@ def rank(
     refs = list({ref.text: ref for ref in map(workload.parse, names)}.values())
     cards = catalogue.load()
     chosen = [card for card in cards.gpus if card.cuda]
-    build = installed_torch()
     answers: dict[str, dict[str, advice.Largest]] = {}
     traces: dict[str, TraceInfo] = {}
     notes: list[str] = []
-    for ref in refs:
-        with Predictor(ref, cache=cache, on_progress=on_progress) as predictor:
-            largest = {}
-            for number, card in enumerate(chosen):
-                if on_progress is not None:
-                    on_progress(f"{ref.text} on {card.name} ({number + 1} of {len(chosen)})")
-                facts = predictor.facts(card.capability)
-                largest[card.id] = advice.largest(
-                    card,
-                    predictor.estimate(card.capability),
-                    context_bytes(),
-                    catalogue.supports(card, build.version, build.cuda, advice.dtypes_used(facts)),
-                )
-            answers[ref.text] = largest
-            traces[ref.text] = predictor.info()
-            notes += [
-                f"{ref.text}: {note}"
-                for note in (*predictor.notes(), *_unbounded(one.batch_size for one in largest.values()))
-            ]
+    with Helper() as helper:
+        for ref in refs:
+            with Predictor(ref, cache=cache, on_progress=on_progress) as predictor:
+                answers[ref.text] = largest = _largest_on_each(predictor, helper, chosen, on_progress)
+                traces[ref.text] = predictor.info()
+                told = (*predictor.notes(), *_unbounded(one.batch_size for one in largest.values()))
+                notes += [f"{ref.text}: {note}" for note in told]
     prices = {card.id: (cards.price(card, "buy"), cards.price(card, "rent")) for card in chosen}
     return RankReport(
         workloads=tuple(ref.text for ref in refs),
@@ -211,6 +198,25 @@ def rank(
         gpus=advice.ranked(chosen, answers, prices),
         notes=tuple(dict.fromkeys((*notes, *advice.left_out(cards.gpus)))),
     )
+
+
+def _largest_on_each(
+    predictor: Predictor, helper: Helper, cards: Sequence[catalogue.Gpu], on_progress: Progress | None
+) -> dict[str, advice.Largest]:
+    """The largest batches of one workload, by card."""
+    build = installed_torch()
+    largest = {}
+    for number, card in enumerate(helper.in_turn(predictor, cards)):
+        if on_progress is not None:
+            on_progress(f"{predictor.ref.text} on {card.name} ({number + 1} of {len(cards)})")
+        facts = predictor.facts(card.capability)
+        largest[card.id] = advice.largest(
+            card,
+            predictor.estimate(card.capability),
+            context_bytes(),
+            catalogue.supports(card, build.version, build.cuda, advice.dtypes_used(facts)),
+        )
+    return largest
 
 
 def _limit_note(card: catalogue.Gpu) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from math import log
 from typing import NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
@@ -41,7 +42,7 @@ _LOWEST_RUNG = 3  # batch sizes 2 and 3
 _RUNGS_TRIED = 8
 _LADDER_CAPABILITY = (9, 0)
 # Below this share of a limit, by the ladder, a batch is not suspected of running into it
-_FAR_BELOW = 0.97
+_FAR_BELOW = 0.99
 
 # Programs that are kept for each workload; each may take a megabyte.
 _KEPT_PROGRAMS = 32
@@ -87,6 +88,13 @@ class Answers(msgspec.Struct):
     def __len__(self) -> int:
         """How many answers there are."""
         return len(self.replays) + len(self.peaks) + len(self.largest) + len(self.safe)
+
+    def update(self, other: Answers) -> None:
+        """Take over what another model of the same traces has answered."""
+        self.replays.update(other.replays)
+        self.peaks.update(other.peaks)
+        self.largest.update(other.largest)
+        self.safe.update(other.safe)
 
 
 class MemoryModel:
@@ -156,10 +164,9 @@ class MemoryModel:
     def fits(self, batch_size: int, limit_bytes: int) -> bool:
         """Whether the step runs at a batch size under a limit."""
         known = self._known_at(batch_size)
-        whole = known.replay(None)
-        if whole is not None and not known.gives_way and limit_bytes < whole.peak_requested_bytes:
-            return False
-        return self._replay(batch_size, limit_bytes).fits
+        if known.least_bytes is None:
+            known.least_bytes = _least_bytes(self._program(batch_size, known))
+        return known.least_bytes <= limit_bytes and self._replay(batch_size, limit_bytes).fits
 
     def peak(self, batch_size: int, limit_bytes: int | None = None) -> Peak:
         """What is held at the allocated peak under a limit (None: as much memory as it wants).
@@ -305,6 +312,16 @@ def _remembered(answers: dict[Question, Answer], question: Question, find: Calla
     return answers[question]
 
 
+def _least_bytes(program: Program) -> int:
+    """What is asked for at the most at once by all that cannot be done without: no allocator gets along with less."""
+    sizes = list(program.sizes)
+    for slot in program.optional:
+        sizes[slot] = 0
+    # an instruction is an index into this: slot + 1 from the front, and -(slot + 1) from the back
+    changes = [0, *sizes, *[-size for size in reversed(sizes)]]
+    return max(accumulate(map(changes.__getitem__, program.instructions)), default=0)
+
+
 def _blocks_at(program: Program, result: Replay, config: AllocatorConfig) -> list[tuple[int, int]]:
     """Slot and bytes of every block that is held at the allocated peak of a replay."""
     assert result.peak_at is not None
@@ -329,11 +346,12 @@ def _blocks_at(program: Program, result: Replay, config: AllocatorConfig) -> lis
 class _Known:
     """What replays of one program said. Each holds for a range of limits, and no two for the same limit."""
 
-    __slots__ = ("gives_way", "peaks", "replays", "temporaries")
+    __slots__ = ("gives_way", "least_bytes", "peaks", "replays", "temporaries")
 
     def __init__(self, temporaries: _Temporaries) -> None:
         self.temporaries = temporaries
         self.gives_way = any(one.optional for group in temporaries for one in group)
+        self.least_bytes: int | None = None  # worked out when it is first needed
         self.replays: list[Replay] = []
         self.peaks: dict[int, Peak] = {}  # by where the range of its replay begins
 

@@ -17,7 +17,7 @@ from whichgpu.capability import class_of
 from whichgpu.errors import DataDependentError
 from whichgpu.extrapolation import LineModel
 from whichgpu.intervals import Estimate, Evidence, Model, kinds_of, least_sure, spread_in_words, widest
-from whichgpu.memory import MemoryModel
+from whichgpu.memory import Answers, MemoryModel
 from whichgpu.scaling import Scaled, Scaling, Single, one_by_one
 from whichgpu.trace import Trace
 from whichgpu.trace_cache import cache_directory
@@ -38,7 +38,9 @@ class Predictor:
     """
 
     def __init__(self, ref: WorkloadRef, *, cache: bool, on_progress: Progress | None, exact: bool = False) -> None:
-        self._exact = exact
+        self.ref = ref
+        self.exact = exact
+        self._cached = cache
         self._tracers = Tracers(ref, cache=cache_directory() if cache else None, on_progress=on_progress)
         self._scalings: dict[str, Scaling] = {}
         self._models: dict[tuple[str, tuple[int, int]], Model] = {}
@@ -52,9 +54,40 @@ class Predictor:
 
     def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
         self._tracers.close(error)
+        if error is None:
+            self.keep()
+
+    # ---- answers ----------------------------------------------------------------------------------------
+
+    @property
+    def answers(self) -> dict[str, Answers]:
+        """All that is known, by class of cards, way of scaling and capability."""
+        return self._book.answers
+
+    @property
+    def shareable(self) -> bool:
+        """Whether another process would come to the same answers from what is kept on disk, without tracing anything."""
+        return self._cached and all(
+            scaled.affine and scaled.example.kind == "fake" for scaled in self._scalings.values()
+        )
+
+    def knows_largest(self, capability: tuple[int, int], room_bytes: int) -> bool:
+        """Whether the largest batch in so much memory is known already."""
+        model = self.model(capability)
+        return isinstance(model, LineModel) or room_bytes in model.answers.largest
+
+    def learn(self, answers: dict[str, Answers]) -> None:
+        """Take over what another predictor of the same workload has worked out."""
+        for question, found in answers.items():
+            known = self._book.answers.setdefault(question, Answers())
+            known.update(found)
+
+    def keep(self) -> None:
+        """Keep on disk what has been worked out since."""
         kinds = {scaled.example.kind for scaled in self._scalings.values()}
-        if error is None and len(self._book) > self._answered and len(kinds) == 1:
+        if len(self._book) > self._answered and len(kinds) == 1:
             self._tracers.keep(self._book, kinds.pop())
+            self._answered = len(self._book)
 
     # ---- what is predicted ----------------------------------------------------------------------------
 
@@ -66,7 +99,7 @@ class Predictor:
             scaled = self._scalings[name]
             way = "scaled" if scaled.affine else "single"
             answers = self._book.about(name, way, capability)
-            if scaled.affine or (self._exact and scaled.example.kind == "fake"):
+            if scaled.affine or (self.exact and scaled.example.kind == "fake"):
                 self._models[key] = MemoryModel(
                     scaled.at, capability, answers=answers, batch_sizes=self._tracers.batch_sizes
                 )
@@ -119,6 +152,13 @@ class Predictor:
         if not self._scalings[name].example.events:  # only its facts are known yet
             self._scalings[name] = self._tracers.scaling(name)
         return self._scalings[name].example
+
+    @property
+    def events(self) -> int:
+        """How many events a replay goes through, about; 0 while nothing was traced."""
+        return max(
+            (len(scaled.at(self._tracers.batch_sizes[0]).events) for scaled in self._scalings.values()), default=0
+        )
 
     def facts(self, capability: tuple[int, int]) -> Trace:
         """The same, perhaps without operators, storages and events: then nothing need be read."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import selectors
 import shutil
 import signal
@@ -84,6 +85,10 @@ class WorkerProcess:
             return msgspec.json.decode(line, type=kind)
         except msgspec.MsgspecError as error:
             raise self._failure(self._told(f"answered nonsense about {what}")) from error
+
+    def has_answered(self) -> bool:
+        """Whether there is something to receive already, be it the news that the worker has ended."""
+        return b"\n" in self._buffer or bool(select.select([self._answers], [], [], 0)[0])
 
     def close(self, patience_s: float = _PATIENCE_S) -> None:
         """End the worker, whatever it started, and its files; it may first leave by itself."""
