@@ -2,8 +2,9 @@
 
     python tools/bench_sweep.py --results results.sqlite --log sweep.jsonl --seconds 360 [--time-budget S] [WORKLOAD ...]
 
-Without names: the whole zoo. Limits come in two rounds, first those of most cards of 2020 and of 48 GiB, then the others;
-each round is one call of `whichgpu bench` a workload. What the file of results has answered and timed already, on whatever
+Without names: the zoo's models of 2020 and those that were its first. First come the limits of most cards of 2020 and of
+48 GiB, for workloads that have been measured before, then a few limits for the others, then all the rest; each round is
+one call of `whichgpu bench` a workload. What the file of results has answered and timed already, on whatever
 card, is left out; a call that the end of the time cuts off has every attempt on record that had ended. The log gets each
 call's report as a line of JSON. `--warm GPU` first traces all workloads at once, for machines with cores to spare.
 """
@@ -26,14 +27,24 @@ from whichgpu.results import Measurement, Store
 from whichgpu.zoo import ENTRIES
 
 GIB = 1 << 30
-ROUNDS_GIB = ((8, 11, 24, 48, 6), (16, 12, 80, 32, 40))
-# Those that the article of 2020 has, then the others.
+MOST_S = 180.0  # for one call: a workload that takes its time must not take that of all others
+LIMITS_GIB = (8, 11, 24, 48, 6, 16, 12, 80, 32, 40)
 FIRST = ("bert-base", "bert-finetune", "nasnet-large", "resnet50", "gpt2", "vit-base")
 
 
-def ordered(names: Sequence[str]) -> list[str]:
+def rounds(names: Sequence[str]) -> list[tuple[str, tuple[int, ...]]]:
+    """Workloads with limits in GiB, the most telling first."""
     known = [name for name in FIRST if name in names]
-    return [*known, *(name for name in names if name not in known)]
+    others = [name for name in names if name not in known]
+    return [
+        *((name, LIMITS_GIB[:5]) for name in known),
+        *((name, LIMITS_GIB[1:4]) for name in others),
+        *((name, LIMITS_GIB) for name in (*known, *others)),
+    ]
+
+
+def usual() -> list[str]:
+    return [name for name, entry in ENTRIES.items() if name in FIRST or "2020" in entry.sets]
 
 
 def is_answered(found: Sequence[Measurement], limit_bytes: int) -> bool:
@@ -70,7 +81,7 @@ def run(name: str, limits: Sequence[int], options: argparse.Namespace, left_s: f
     command += [word for limit in limits for word in ("--memory-limit", str(limit))]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
-        out, err = process.communicate(timeout=left_s)
+        out, err = process.communicate(timeout=min(left_s, MOST_S))
     except subprocess.TimeoutExpired:
         process.send_signal(signal.SIGINT)
         process.communicate()
@@ -96,7 +107,7 @@ def told(row: dict[str, Any]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", default=list(ENTRIES), metavar="WORKLOAD")
+    parser.add_argument("names", nargs="*", default=usual(), metavar="WORKLOAD")
     parser.add_argument("--results", type=Path, required=True)
     parser.add_argument("--log", type=Path, required=True)
     parser.add_argument("--seconds", type=float, default=float("inf"))
@@ -105,15 +116,13 @@ def main() -> None:
     parser.add_argument("--only-warm", action="store_true", help="and do nothing else")
     options = parser.parse_args()
     deadline = time.monotonic() + options.seconds
-    names = ordered(options.names)
     if options.warm:
-        print(f"traced, exit codes {[one.wait() for one in warm(names, options.warm)]}", flush=True)
-    for limits_gib in () if options.only_warm else ROUNDS_GIB:
-        for name in names:
-            limits = open_limits(options.results, name, [gib * GIB for gib in limits_gib])
-            left_s = deadline - time.monotonic()
-            if limits and left_s > 15:  # less than a call needs to begin
-                print(f"{name}: {run(name, limits, options, left_s)}", flush=True)
+        print(f"traced, exit codes {[one.wait() for one in warm(options.names, options.warm)]}", flush=True)
+    for name, limits_gib in [] if options.only_warm else rounds(options.names):
+        limits = open_limits(options.results, name, [gib * GIB for gib in limits_gib])
+        left_s = deadline - time.monotonic()
+        if limits and left_s > 15:  # less than a call needs to begin
+            print(f"{name}: {run(name, limits, options, left_s)}", flush=True)
     print(f"done with {max(deadline - time.monotonic(), 0.0):.0f} s to spare", flush=True)
 
 
