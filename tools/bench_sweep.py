@@ -111,7 +111,7 @@ def main() -> None:
     parser.add_argument("--results", type=Path, required=True)
     parser.add_argument("--log", type=Path, required=True)
     parser.add_argument("--seconds", type=float, default=float("inf"))
-    parser.add_argument("--time-budget", type=float, default=2.0)
+    parser.add_argument("--time-budget", type=float, default=4.0)
     parser.add_argument("--warm", metavar="GPU", help="trace for this card first")
     parser.add_argument("--only-warm", action="store_true", help="and do nothing else")
     options = parser.parse_args()
