@@ -24,12 +24,6 @@ PAGE = ROOT / "docs" / "measurements.md"
 FINDERS = ROOT / "tools" / "finders" / "h200.json"
 GIB = 1 << 30
 FEWEST = 6  # steps, below which no interval of order statistics holds the median in 95 % of cases
-# Batch sizes that were tried in 2019: lambda.md in the branches lambda* of https://github.com/chuanli11 (2019-04)
-TRIED = {
-    "NasNet Large": (4, 8, 16, 32, 64),
-    "BERT Base": (8, 16, 32, 64, 128),
-    "BERT Finetune": (1, 6, 12, 24, 48),
-}
 
 
 class Found(NamedTuple):
@@ -41,6 +35,7 @@ class Found(NamedTuple):
     largest: int
     proved: bool
     attempts: int
+    items_per_sample: int
     timed: Measurement | None  # at the largest
 
     @property
@@ -53,6 +48,7 @@ class Same(NamedTuple):
     """What 2020 published for cards of one memory size."""
 
     cards: tuple[str, ...]
+    in_items: bool  # the article counts tokens, not samples
     batch: int  # 0: not even the smallest that was tried
     next_tried: int | None
 
@@ -82,6 +78,7 @@ def _found(name: str, limit_bytes: int, rows: Sequence[Measurement]) -> Found:
         largest=largest,
         proved=largest + 1 in too_large,
         attempts=len(attempts),
+        items_per_sample=rows[0].items_per_sample,
         timed=timed[-1] if timed else None,
     )
 
@@ -98,8 +95,10 @@ def same_memory(model: str, limit_gib: int) -> Same | None:
         return None
     assert len({batch for _, batch in chosen}) == 1, f"{model}: cards of {limit_gib} GB differ"
     batch = 0 if chosen[0][1] == "*" else int(chosen[0][1])
-    above = [tried for tried in TRIED.get(model, ()) if tried > batch]
-    return Same(tuple(name for name, _ in chosen), batch, min(above, default=None))
+    above = [tried for tried in work.tried if tried > batch]
+    return Same(
+        tuple(name for name, _ in chosen), work.batch_unit.endswith("tokens per batch"), batch, min(above, default=None)
+    )
 
 
 # ---- the page ---------------------------------------------------------------------------------------------
@@ -151,10 +150,11 @@ def against_2020(found: Sequence[Found]) -> list[str]:
         model = ENTRIES[one.workload].article if one.workload in ENTRIES else None
         same = same_memory(model, one.limit_gib) if model is not None else None
         if same is not None:
+            items = one.items_per_sample if same.in_items else 1
             ran = f"{same.batch:,}" if same.batch else "\\*"
             failed = "-" if same.next_tried is None else f"{same.next_tried:,}"
             rows.append(
-                f"| `{one.workload}` | {one.limit_gib} GiB | {size(one)} | {one.foretold:,} | {ran} | {failed} | "
+                f"| `{one.workload}` | {one.limit_gib} GiB | {size(one, items)} | {one.foretold * items:,} | {ran} | {failed} | "
                 f"{', '.join(same.cards)} |"
             )
     return [
@@ -162,6 +162,7 @@ def against_2020(found: Sequence[Found]) -> list[str]:
         "",
         "*Published* is the largest batch that ran in [Lambda's article of 2020](https://lambdalabs.com/blog/choosing-a-gpu-for-deep-learning)",
         "(measured in April 2019) on cards with that much memory, and *not* the next batch size that was tried there and failed.",
+        "Batches are counted as there: samples, or tokens where it counts these.",
         "",
         "| workload | limit | measured | predicted | published | not | cards of 2020 |",
         "|---|---:|---:|---:|---:|---:|---|",
@@ -183,7 +184,7 @@ Why they differ:
 - **The ladder.** 2020 tried a handful of batch sizes a model, so a published figure is a lower end: the true largest lies below
   the figure under *not*. Here every batch size is a candidate. `whichgpu bench --power-of-two` measures as 2020 did, and `whichgpu tables
   max-batch --power-of-two` shows the measured ones so.
-- **The framework.** The three models ran in TensorFlow (1.13, and 1.11 or newer for BERT), whose allocator took memory in
+- **The framework.** BERT and NASNet ran in TensorFlow (1.11 or newer, and 1.13), whose allocator took memory in
   doubling steps: early notes of the 2019 measurements show 4, 8 and 16 GiB at once whatever the model asks for, and BERT's
   own README of that time gives 32 sequences of 128, or 12 of 384, as the most for a Titan X of 12 GB
   (<https://github.com/google-research/bert#out-of-memory-issues>). PyTorch's allocator takes what is asked for.
@@ -192,16 +193,16 @@ Why they differ:
   that model, and `whichgpu explain` shows what holds its memory.
 - **NASNet** is the exception: here it needs more. timm's network gives each branch of a cell a ReLU of its own over the same
   input and keeps every result for the backward pass, which TensorFlow's graph optimizer can share; that was not tried.
-- **Precision** is no difference for these three: fp32 then and now. TF32, which the H200 has for convolutions, keeps all tensors
+- **Precision** is no difference for these: fp32 then and now. TF32, which the H200 has for convolutions, keeps all tensors
   in 32 bits and changes speed, not memory.
 - **The kernels.** cuBLAS keeps up to 32 MiB of workspace twice on this card and 8 MiB on those of 2020, and cuDNN's convolutions take
   other workspaces: tens to hundreds of MiB, which counts on a card of 6 GiB.
 """.splitlines()
 
 
-def size(one: Found) -> str:
-    """The largest batch; marked where the next one was not seen to fail."""
-    return ("\\*" if not one.largest else f"{one.largest:,}") + ("" if one.proved or not one.largest else "+")
+def size(one: Found, items: int = 1) -> str:
+    """The largest batch, in samples or items; marked where the next one was not seen to fail."""
+    return ("\\*" if not one.largest else f"{one.largest * items:,}") + ("" if one.proved or not one.largest else "+")
 
 
 def every_row(found: Iterable[Found]) -> list[str]:

@@ -7,6 +7,8 @@ import torch
 
 import compare_batch_finders
 
+pytestmark = pytest.mark.filterwarnings("ignore")  # the finders' own
+
 
 @pytest.mark.parametrize("finder", list(compare_batch_finders.PEERS))
 def test_finders_end_where_the_step_runs_out_of_memory(finder: str) -> None:
