@@ -40,6 +40,7 @@ class PublishedWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     input: Text
     batch_unit: Text
     max_batch: tuple[Batch | DoesNotFit, ...]
+    tried: tuple[Batch, ...] = ()  # batch sizes; empty where that is not known
     max_batch_source: Origin
     rate_unit: Text
     throughput: tuple[Rate | DoesNotFit, ...]

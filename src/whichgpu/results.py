@@ -411,6 +411,7 @@ _PROBLEMS = {
     sqlite3.SQLITE_PERM: "cannot be written; change its permissions, or name another file for results",
     sqlite3.SQLITE_CANTOPEN: "cannot be opened; check that it is a file that you may read and write",
     sqlite3.SQLITE_FULL: "has no room to grow, and nothing was added; make room on its disk and repeat the command",
+    sqlite3.SQLITE_IOERR: "cannot be read or written; see whether its disk has room, quota and no faults, then repeat the command",
     sqlite3.SQLITE_CORRUPT: "is damaged; restore a copy, or save what is left with: sqlite3 FILE .recover",
 }
 

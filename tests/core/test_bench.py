@@ -447,3 +447,4 @@ def test_the_report_as_text(scene: Scene) -> None:
     assert "*  not even batch size 1 fits" in words
     assert "CUDA error" in words
     assert "data loading is not measured" in words
+    assert 80 >= max(map(len, shown(report, 80).splitlines()))

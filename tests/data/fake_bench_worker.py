@@ -49,6 +49,8 @@ def main() -> None:
             say(event="done", **probe(behaviour, attempt))
             continue
         say(progress="step 1 of 3")
+        if "takes a while" in behaviour:
+            time.sleep(0.2)
         if misbehave(behaviour, answers, attempt["batch_size"]):
             continue
         if attempt["kind"] == "time":

@@ -249,6 +249,17 @@ def test_the_hash_follows_the_source_not_the_folder(tmp_path: Path) -> None:
     assert found[0] == found[1] != found[2]
 
 
+def test_the_hash_of_a_ready_workload_leaves_the_others_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another workload in the zoo's table makes no measurement of this one old; a change of its own file does."""
+    zoo = Path(loading.errors.__file__).parent / "zoo"
+    ref = workload.parse("resnet50")
+    found = []
+    for names in (["resnet50.py"], ["resnet50.py", "__init__.py"], ["resnet50.py", "training.py"]):
+        monkeypatch.setattr(loading, "sources", lambda _, names=names: [zoo / name for name in names])
+        found.append(loading.workload_hash(ref))
+    assert found[0] == found[1] != found[2]
+
+
 # ---- functions ----
 
 

@@ -38,9 +38,13 @@ def describe(card: Card, libraries: dict[str, str], status: GpuStatus | None) ->
 
 
 def _own_version() -> str:
+    """The version that is installed; from a checkout, a digest of the code that measures."""
     with contextlib.suppress(metadata.PackageNotFoundError):
         return metadata.version("whichgpu")
-    return "from source"
+    digest = hashlib.sha256()
+    for file in sorted((Path(errors.__file__).parent / "bench_worker").glob("*.py")):
+        digest.update(file.read_bytes())
+    return f"source {digest.hexdigest()[:8]}"
 
 
 def _kernel_driver() -> str:
