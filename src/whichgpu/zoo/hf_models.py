@@ -78,7 +78,12 @@ TASKS = {
 def build(target: str, options: Mapping[str, str], **about: Any) -> Workload:
     """The workload that trains a model type or a config.json; raises WorkloadError for what it cannot be."""
     plan = Plan(target, options)
-    recipe = plan.recipe()
+    return make_workload(plan, plan.recipe(), **about)
+
+
+def make_workload(plan: Plan, recipe: Recipe, **about: Any) -> Workload:
+    """The workload of a plan with its recipe, or one made of it; `about` are fields of the Workload."""
+    target = plan.target
     facts = {
         "name": plan.where,
         "unit": plan.task.unit,
@@ -103,6 +108,7 @@ class Plan:
 
     def __init__(self, target: str, options: Mapping[str, str], where: str | None = None) -> None:
         base = read_config(target)
+        self.target = target
         self.model_type: str = base["model_type"]
         self.where = where or (f"hf:{self.model_type}" if target == self.model_type else f"hf:{target}")
         reader = Options(self.where, options)
@@ -177,10 +183,8 @@ class Plan:
         if getattr(model, "loss_type", "") is None:
             model.loss_type = "ForCausalLM"  # what transformers falls back to, with a warning
         if self.settings.checkpoint:
-            # Renamed within transformers 5; the old name warns in newer versions.
-            enable = getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)
             try:
-                enable({"use_reentrant": False})
+                checkpoint(model)
             except ValueError as error:
                 raise WorkloadError(f"{self.where}: {first_line(error)}; leave checkpoint out") from error
         return model
@@ -237,6 +241,13 @@ class Plan:
         if self.size and own is not None:
             self.config.image_size = self.size
         self.size = self.size or own or 224
+
+
+def checkpoint(model: Any) -> None:
+    """Have a model of transformers compute activations again in the backward pass; ValueError where it cannot."""
+    # Renamed within transformers 5; the old name warns in newer versions.
+    enable = getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)
+    enable({"use_reentrant": False})
 
 
 # ---- configurations ----

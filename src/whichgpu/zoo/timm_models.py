@@ -8,7 +8,8 @@ foreach, fused, weight_decay, clip, accumulate, checkpoint): `size` (height and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import timm
@@ -23,9 +24,20 @@ from whichgpu.zoo.training import Recipe, random_images
 DEFAULT_BATCH_SIZE = 32
 
 
-def build(model: str, options: Mapping[str, str], **about: Any) -> Workload:
-    """The workload that trains timm's `model`; raises WorkloadError for unknown names and options."""
-    recipe = make_recipe(model, options, about.get("name"))
+def build(
+    model: str,
+    options: Mapping[str, str],
+    *,
+    training: Mapping[str, Any] | None = None,
+    drop_path: float = 0.0,
+    **about: Any,
+) -> Workload:
+    """The workload that trains timm's `model`; raises WorkloadError for unknown names and options.
+
+    `training` replaces fields of the Recipe, `drop_path` is the rate of dropped residual branches, `about` are fields of
+    the Workload.
+    """
+    recipe = replace(make_recipe(model, options, about.get("name"), drop_path), **(training or {}))
     facts = {
         "name": f"timm:{model}",
         "unit": "images",
@@ -38,7 +50,7 @@ def build(model: str, options: Mapping[str, str], **about: Any) -> Workload:
     return Workload(setup=recipe.setup, **{**facts, **about})
 
 
-def make_recipe(name: str, options: Mapping[str, str], where: str | None = None) -> Recipe:
+def make_recipe(name: str, options: Mapping[str, str], where: str | None = None, drop_path: float = 0.0) -> Recipe:
     """Model, data and loss of the workload."""
     where = where or f"timm:{name}"
     if not timm.is_model(name):
@@ -55,7 +67,9 @@ def make_recipe(name: str, options: Mapping[str, str], where: str | None = None)
     reader.finish()
 
     def make_model() -> torch.nn.Module:
-        arguments = {"img_size": (height, width)} if fixed else {}
+        arguments: dict[str, Any] = {"img_size": (height, width)} if fixed else {}
+        if drop_path:
+            arguments["drop_path_rate"] = drop_path
         try:
             model = timm.create_model(name, pretrained=False, num_classes=classes, **arguments)
         except (TypeError, ValueError, AssertionError) as error:
@@ -95,3 +109,12 @@ def checkpoint(model: torch.nn.Module, where: str) -> None:
         raise WorkloadError(
             f"{where}: this architecture has no gradient checkpointing; leave checkpoint out"
         ) from error
+
+
+def own_decay(groups: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Groups of timm with its decay left out where there is one: the optimizer's own applies."""
+    kept = [{"params": group["params"], "weight_decay": group["weight_decay"]} for group in groups]
+    for group in kept:
+        if group["weight_decay"]:
+            del group["weight_decay"]
+    return kept
