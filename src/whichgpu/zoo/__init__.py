@@ -99,7 +99,7 @@ ENTRIES: dict[str, Entry] = {
     ),
     "olmoe-1b-7b": Entry(
         "whichgpu.zoo.olmoe_1b_7b:build",
-        "OLMoE-1B-7B mixture of experts, pre-training, sequence 4096, bf16 autocast, AdamW",
+        "OLMoE-1B-7B mixture of experts, pre-training, sequence 4096, bf16, AdamW",
         ("2026", "language"),
     ),
     "resnet50": Entry(
