@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from conftest import Tracing
 
+from conftest import Tracing
 from whichgpu import zoo_list
 from whichgpu.errors import DataDependentError, WorkloadError
 from whichgpu.workload import load, parse
@@ -99,11 +99,10 @@ def test_workloads_train_for_real(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(set(SMALL) - {"rt-detr"}))
 def test_workloads_are_traced_without_a_gpu(name: str, tracing: Tracing) -> None:
-    """A step is traced with hollow tensors: it holds weights, and activations that it lets go of."""
+    """A step is traced with hollow tensors: it holds weights, inputs and activations, and takes the same at each step."""
     trace = tracing.trace(load(parse(small(name))).setup, 2)
-    categories = {storage.category for storage in trace.storages}
-    assert {"weight", "activation", "input"} <= categories
-    assert 0 < tracing.peak(trace, 1) <= 2 * tracing.peak(trace, 0)
+    assert {"weight", "activation", "input"} <= {storage.category for storage in trace.storages}
+    assert 0 < tracing.peak(trace, 1) == pytest.approx(tracing.peak(trace, 2), rel=0.05)
 
 
 def test_matching_on_the_cpu_needs_real_values(tracing: Tracing) -> None:
@@ -126,10 +125,10 @@ def test_matching_on_the_cpu_needs_real_values(tracing: Tracing) -> None:
         ("llava-7b-lora?seq=500", "leaves no room for text beside the 576 tokens of an image"),
         ("llama3-8b-lora?rank=0", "rank=0 is not a whole number of 1 or more"),
         ("llama3-8b?seq=9000", "longer than the model's 8192 positions"),
-        ("dlrm?optimizer=adamw", "allow optimizer=sgd or adagrad"),
+        ("dlrm?optimizer=adamw", "the tables learn by plain SGD"),
         ("graphsage?layers=4", "layers=4 is more than the 3 hops"),
         ("rt-detr?queries=3", "unknown option queries"),
-        ("vit-large?model=vit_hug", "timm"),
+        ("vit-large?model=vit_hug", "has no model vit_hug; did you mean davit_huge"),
     ],
 )
 def test_bad_options_name_the_cure(text: str, part: str) -> None:
@@ -138,7 +137,6 @@ def test_bad_options_name_the_cure(text: str, part: str) -> None:
         pytest.importorskip(NEEDS[name])
     with pytest.raises(WorkloadError) as caught:
         load(parse(text))
-        load(parse(text)).setup(CPU)
     assert part in str(caught.value)
     assert 1 == len(str(caught.value).splitlines())
 
