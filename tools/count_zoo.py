@@ -6,7 +6,7 @@
 
 Each workload is built and stepped at full size, at its own batch size, in whichgpu's tracing worker: tensors have a
 size and no memory, and operators are those that CUDA runs. PyTorch's FlopCounterMode counts the last of the traced
-steps. Parameters are those of all modules that the set-up made. `settings` are the `SETTINGS` of the entry's file.
+steps. A workload that looks at values is stepped for real on the CPU instead. Parameters are those of all modules that the set-up made. `settings` are the `SETTINGS` of the entry's file.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from __future__ import annotations
 import argparse
 import datetime
 import importlib
+import importlib.metadata
 import json
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from whichgpu.errors import DataDependentError
-from whichgpu.trace import Trace
-from whichgpu.tracing import Kind, Tracer
+from whichgpu.tracing import Tracer
 from whichgpu.workload import load, parse
 from whichgpu.zoo import ENTRIES
 
@@ -70,18 +70,24 @@ def count(name: str) -> dict[str, Any]:
         file, answer = Path(folder) / "counted.py", Path(folder) / "answer.json"
         file.write_text(COUNTED.format(name=name, answer=str(answer)), encoding="utf-8")
         try:
-            trace = _trace(file, batch_size, "fake")
+            with Tracer(parse(f"{file}:setup")) as tracer:
+                tracer.trace_at(batch_size, CAPABILITY)
         except DataDependentError:
-            trace = _trace(file, batch_size, "real-cpu")
+            _run(file, batch_size)
         found: dict[str, Any] = json.loads(answer.read_text(encoding="utf-8"))
     module = importlib.import_module(ENTRIES[name].target.partition(":")[0])
-    counted = f"torch {trace.torch_version}, {datetime.datetime.now(datetime.UTC).date()}"
+    counted = f"torch {importlib.metadata.version('torch')}, {datetime.datetime.now(datetime.UTC).date()}"
     return {**found, "settings": module.SETTINGS, "counted": counted}
 
 
-def _trace(file: Path, batch_size: int, kind: Kind) -> Trace:
-    with Tracer(parse(f"{file}:setup"), kind=kind) as tracer:
-        return tracer.trace_at(batch_size, CAPABILITY)
+def _run(file: Path, batch_size: int) -> None:
+    """A step for real, with attention as the products that it is made of."""
+    import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    step = load(parse(f"{file}:setup")).setup(torch.device("cpu"))
+    with sdpa_kernel(SDPBackend.MATH):
+        step(batch_size)
 
 
 def main() -> None:

@@ -40,6 +40,7 @@ OPTIONS = {
         "--timeout",
         "--precision",
         "--optimizer",
+        "--data",
         "--results",
         "--again",
         "--json",

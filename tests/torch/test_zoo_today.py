@@ -49,7 +49,7 @@ SMALL = {
     "vit-large": "model=test_vit&size=32",
     "convnext-large": "model=test_convnext&size=32",
     "swin-large": "model=swin_tiny_patch4_window7_224&size=56",
-    "rt-detr": "size=64&objects=2&decoder_layers=1&num_queries=20",
+    "rt-detr": "size=64&decoder_layers=1&num_queries=20",
     "segformer-b5": "size=64&depths=[1,1,1,1]&hidden_sizes=[16,32,40,64]&decoder_hidden_size=32",
     "whisper-large-v3": (
         "seq=8&d_model=16&encoder_layers=1&decoder_layers=1&encoder_attention_heads=2"

@@ -7,7 +7,8 @@ backbone's batch norms frozen, 300 queries and 100 denoising ones. Images there 
 batch; here they keep the 640 of the evaluation. Boxes are matched to queries by scipy, on the CPU.
 Model: Zhao et al., "DETRs Beat YOLOs on Real-time Object Detection", table 2 (42 million parameters),
 https://arxiv.org/abs/2304.08069; transformers RTDetrForObjectDetection with its default configuration and 80 classes.
-Options: those of every adapter, `size`, `objects` (an image) and any attribute of RTDetrConfig.
+Images have as many and as large objects as COCO's (real_data). Options: those of every adapter, `size`, `data` (COCO) and
+any attribute of RTDetrConfig.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from transformers import RTDetrForObjectDetection
 from whichgpu.workload import Workload
 from whichgpu.zoo.hf_models import configure
 from whichgpu.zoo.options import Options, read_settings
+from whichgpu.zoo.real_data import centred, coco, stacked, usual_boxes
 from whichgpu.zoo.training import Recipe, make_workload, random_images
 
 NAME = "rt-detr"
@@ -31,7 +33,6 @@ SETTINGS = {
     "weight_decay": "1e-4",
     "clip": "0.1",
     "size": "640",
-    "objects": "7",
 }
 CLASSES = 80
 
@@ -40,12 +41,18 @@ def build(options: Mapping[str, str]) -> Workload:
     """The workload; options override the settings."""
     reader = Options(NAME, {**SETTINGS, **options})
     settings = read_settings(reader)
-    size, objects = reader.count("size", 640), reader.count("objects", 7)
+    size, data = reader.count("size", 640), reader.text("data")
+    samples = coco(data, NAME, (size, size)) if data is not None else None
     config = configure({"model_type": "rt_detr", "num_labels": CLASSES}, reader)
 
     def make_batch(count: int, device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
-        images = random_images((count, 3, size, size), device, dtype)
-        return {"pixel_values": images, "labels": [_target(objects, device) for _ in range(count)]}
+        if samples is not None:
+            images, boxes = zip(*samples.take(count), strict=True)
+            pixels = stacked(list(images), device, dtype, False)
+            return {"pixel_values": pixels, "labels": [centred(found, device) for found in boxes]}
+        pixels = random_images((count, 3, size, size), device, dtype)
+        labels = [centred(usual_boxes(index, device, CLASSES), device) for index in range(count)]
+        return {"pixel_values": pixels, "labels": labels}
 
     recipe = Recipe(
         where=NAME,
@@ -59,14 +66,6 @@ def build(options: Mapping[str, str]) -> Workload:
         sizes={"size": size},
     )
     return make_workload(recipe, unit="images", description="RT-DETR R50, object detection", default_batch_size=4)
-
-
-def _target(objects: int, device: torch.device) -> dict[str, torch.Tensor]:
-    """Labels and boxes (centre and sides, as shares of the image's)."""
-    centre = torch.rand(objects, 2, device=device) * 0.5 + 0.25
-    side = torch.rand(objects, 2, device=device) * 0.4 + 0.05
-    labels = torch.randint(0, CLASSES, (objects,), device=device)
-    return {"class_labels": labels, "boxes": torch.cat([centre, side], dim=1)}
 
 
 def parameter_groups(model: torch.nn.Module) -> Iterable[dict[str, Any]]:

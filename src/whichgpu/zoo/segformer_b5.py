@@ -5,7 +5,7 @@ Settings: https://github.com/NVlabs/SegFormer, local_configs/segformer/B5/segfor
 the labels at full resolution, fp32, no clipping.
 Model: Xie et al., "SegFormer", tables 1 and 6 (84.7 million parameters), https://arxiv.org/abs/2105.15203; transformers
 SegformerForSemanticSegmentation with the configuration of nvidia/segformer-b5-finetuned-cityscapes-1024-1024.
-Options: those of every adapter, `size`, `classes` and any attribute of SegformerConfig.
+Options: those of every adapter, `size`, `classes`, `data` (Cityscapes) and any attribute of SegformerConfig.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from transformers import SegformerForSemanticSegmentation
 
 from whichgpu.workload import Workload
 from whichgpu.zoo.hf_models import Plan, make_workload
+from whichgpu.zoo.real_data import cityscapes, stacked
 
 NAME = "segformer-b5"
 CONFIG = {
@@ -38,10 +39,19 @@ SETTINGS = {
 
 def build(options: Mapping[str, str]) -> Workload:
     """The workload; options override the settings."""
-    plan = Plan("segformer", {"task": "image-classification", **CONFIG, **SETTINGS, **options}, where=NAME)
+    given = {"task": "image-classification", **CONFIG, **SETTINGS, **options}
+    data = given.pop("data", None)
+    plan = Plan("segformer", given, where=NAME)
     own = plan.recipe()
+    samples = cityscapes(data, NAME, (plan.size, plan.size)) if data is not None else None
 
     def make_batch(count: int, device: torch.device, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+        if samples is not None:
+            images, labels = zip(*samples.take(count), strict=True)
+            return {
+                "pixel_values": stacked(list(images), device, dtype, False),
+                "labels": torch.stack(labels).to(device),
+            }
         images = torch.randn((count, 3, plan.size, plan.size), device=device, dtype=dtype)
         labels = torch.randint(0, plan.classes, (count, plan.size, plan.size), device=device)
         return {"pixel_values": images, "labels": labels}

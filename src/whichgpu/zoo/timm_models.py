@@ -3,7 +3,7 @@
 Weights are random; nothing is downloaded. Defaults: fp32, SGD with momentum 0.9, the architecture's own input
 size and channels, 1000 classes, cross entropy. Options besides those of every adapter (precision, optimizer,
 foreach, fused, weight_decay, clip, accumulate, checkpoint): `size` (height and width), `classes`,
-`channels_last`. Source of models and input sizes: https://github.com/huggingface/pytorch-image-models
+`channels_last`, `data` (an image folder). Source of models and input sizes: https://github.com/huggingface/pytorch-image-models
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from whichgpu.errors import WorkloadError
 from whichgpu.workload import Workload, nearest
 from whichgpu.zoo.options import Options, read_settings
+from whichgpu.zoo.real_data import image_folder, stacked
 from whichgpu.zoo.training import Recipe, random_images
 
 DEFAULT_BATCH_SIZE = 32
@@ -64,6 +65,8 @@ def make_recipe(name: str, options: Mapping[str, str], where: str | None = None,
         fixed = False  # the architecture's own size needs no argument
     classes = reader.count("classes", 1000)
     channels_last = bool(reader.switch("channels_last"))
+    data = reader.text("data")
+    samples = image_folder(data, where, (height, width), classes) if data is not None else None
     reader.finish()
 
     def make_model() -> torch.nn.Module:
@@ -79,6 +82,9 @@ def make_recipe(name: str, options: Mapping[str, str], where: str | None = None,
         return model
 
     def make_batch(size: int, device: torch.device, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+        if samples is not None:
+            images, labels = zip(*samples.take(size), strict=True)
+            return stacked(list(images), device, dtype, channels_last), torch.tensor(labels).to(device)
         images = random_images((size, channels, height, width), device, dtype, channels_last)
         return images, torch.randint(0, classes, (size,), device=device)
 
