@@ -229,6 +229,14 @@ def bench(
             "--optimizer", metavar="NAME", help="Instead of the workload's own: adamw, sgd, ... (not for files)."
         ),
     ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            "--data",
+            metavar="PATH",
+            help="Feed real data from this folder: images, COCO, Cityscapes or parallel text (not for files).",
+        ),
+    ] = None,
     results: Annotated[
         str | None,
         typer.Option(
@@ -244,10 +252,14 @@ def bench(
 
     The search starts from the prediction; each attempt is a process of its own, and the answer is a batch that
     ran while the next one did not. Every attempt is kept: after an interruption the same command carries on.
-    The step time is measured until its median is known within 1 %, or the time budget ends. Data loading is not measured.
+    The step time is measured until its median is known within 1 %, or the time budget ends. Data loading is not measured, also with --data:
+    its first samples are read once and stay in the host's memory.
     """
     sizes = _batch_sizes(batch_size or [])
     limits = [text.parse_bytes(limit) for limit in memory_limit or ()]
+    options = {"optimizer": optimizer} if optimizer is not None else {}
+    if data is not None:
+        options["data"] = _data_folder(data)
     from whichgpu import bench as benches  # noqa: PLC0415
     from whichgpu.sets import expand  # noqa: PLC0415
 
@@ -258,7 +270,7 @@ def bench(
             batch_sizes=sizes,
             memory_limits_bytes=limits,
             power_of_two=power_of_two,
-            options={"optimizer": optimizer} if optimizer is not None else {},
+            options=options,
             precisions=precision or (),
             steps=steps,
             time_budget_s=time_budget,
@@ -273,6 +285,16 @@ def bench(
     _print(report, json, lambda console: render.print_bench(report, console))
     if not report.answered:
         raise typer.Exit(2)
+
+
+def _data_folder(words: str) -> str:
+    """The folder of `--data` from anywhere, as an option of a workload can say it."""
+    if not os.path.isdir(words):
+        raise InputError(f"--data {words}: there is no such folder")
+    path = os.path.abspath(words)
+    if "&" in path:
+        raise InputError(f"--data {path}: an & in the path would end the option; rename the folder, or link to it")
+    return path
 
 
 def _batch_sizes(words: list[str]) -> list[int]:

@@ -47,7 +47,8 @@ DEFAULT_BATCH_SIZE = 8
 
 _ZOO = "whichgpu.zoo"
 _ADAPTERS: dict[str, Scheme] = {"timm": "timm", "torchvision": "torchvision", "hf": "hf"}
-_EXTRAS = {"timm": "zoo", "torchvision": "zoo", "transformers": "zoo"}  # package -> extra that brings it
+_LIBRARIES = ("diffusers", "peft", "scipy", "timm", "torchvision", "transformers")
+_EXTRAS = dict.fromkeys(_LIBRARIES, "zoo")  # package -> extra that brings it
 _FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 _OWN_TOOLS = frozenset({"whichgpu", "msgspec", "platformdirs", "rapidfuzz", "rich", "typer"})
 _FORMS = "file.py:function, package.module:function, timm:NAME, torchvision:NAME, hf:NAME or a zoo name"

@@ -40,6 +40,7 @@ OPTIONS = {
         "--timeout",
         "--precision",
         "--optimizer",
+        "--data",
         "--results",
         "--again",
         "--json",
@@ -276,6 +277,7 @@ def test_json_stands_alone_on_stdout(api: FakeApi, capsys: pytest.CaptureFixture
         (["fit", "resnet50", "--nonsense"], "No such option: --nonsense"),
         (["fit", "resnet50", "gpt2"], "unexpected extra argument"),
         (["nonsense"], "No such command 'nonsense'"),
+        (["bench", "resnet50", "--data", "/no/such"], "--data /no/such: there is no such folder"),
         (["gpus", "no such card"], "no card has 'no such card' in its name"),
     ],
 )

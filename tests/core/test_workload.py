@@ -206,6 +206,9 @@ def test_a_failing_import_of_a_sibling_points_to_the_sibling(tmp_path: Path) -> 
     [
         ("timm", "pip install 'whichgpu[zoo]'"),
         ("transformers", "whichgpu[zoo]"),
+        ("diffusers", "whichgpu[zoo]"),
+        ("peft", "whichgpu[zoo]"),
+        ("scipy", "whichgpu[zoo]"),
         ("torch", "pip install torch"),
     ],
 )

@@ -408,3 +408,24 @@ def test_answers_that_differ_between_cards_bind_the_trace_to_its_class(tracing: 
 
     assert [] == tracing.trace(asks).facts["same_for"]
     assert ["6.0", "7.0", "8.0", "8.6", "9.0"] == tracing.trace(plain).facts["same_for"]
+
+
+def test_gradients_nobody_gave_are_on_the_card(tracing: Tracing) -> None:
+    """Zeros that the backward pass of split and unbind makes for outputs nobody used lie beside the other gradients."""
+
+    def setup(device: torch.device) -> Step:
+        layer = nn.Linear(8, 8).to(device)
+
+        def step(batch_size: int) -> None:
+            parts = layer(torch.randn(batch_size, 8, device=device)).split([2, 6], dim=-1)
+            rows = layer(torch.randn(4, 8, device=device)).unbind(0)
+            (parts[0].sum() + rows[1].sum()).backward()
+            layer.zero_grad()
+
+        return step
+
+    for kind in ("fake", "real-cpu"):
+        trace = tracing.trace(setup, 4, kind=kind)
+        made = [event for event in tracing.memory_events(trace) if event == ("+", 4 * 6 * 4)]
+        assert trace.ops
+        assert 3 == len(made), "once a step: a float for each of 4 rows of 6"

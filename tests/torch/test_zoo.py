@@ -297,12 +297,39 @@ PARAMETERS = {
     "nasnet-large": (88.9, 0.2),
     "resnet50": (25.6, 0.1),
     "vit-base": (86, 0.6),
+    "convnext-large": (198, 0.5),
+    "dit-xl": (675, 0.5),
+    "dlrm": (6_669, 1),  # 104.2 million rows of 64: no paper's figure, but that of the data set
+    "graphsage": (0.206, 0.001),  # 206,895, which the leaderboard of ogbn-products states for this model
+    "llama3-8b": (8_030, 1),
+    "llama3-8b-lora": (8_030, 21),  # with 19.7 million of adapters
+    "llava-7b-lora": (7_063, 321),  # with 319.8 million of adapters
+    "mamba2-370m": (370, 3),
+    "olmo2-1b": (1_480, 6),
+    "olmoe-1b-7b": (6_900, 25),
+    "rt-detr": (42, 1),
+    "sdxl-unet": (2_600, 35),
+    "segformer-b5": (84.7, 0.2),
+    "swin-large": (197, 0.5),
+    "vit-large": (304, 0.5),
+    "whisper-large-v3": (1_540, 5),
 }
+
+
+# Libraries that only one entry needs: without them, its tests are skipped and say so
+NEEDS = {"sdxl-unet": "diffusers", "rt-detr": "scipy", "llama3-8b-lora": "peft", "llava-7b-lora": "peft"}
+
+
+def needs(name: str) -> None:
+    """Skip the test where the entry's own library is missing."""
+    if name in NEEDS:
+        pytest.importorskip(NEEDS[name])
 
 
 @pytest.mark.parametrize("name", ENTRIES)
 def test_zoo_entries_have_the_published_size(name: str) -> None:
     """Each entry has the number of parameters that its paper or release states, and that the list of the zoo says."""
+    needs(name)
     recipe = recipe_of(name)
     with META:
         model = recipe.make_model()
@@ -317,6 +344,7 @@ def test_zoo_entries_have_the_published_size(name: str) -> None:
 @pytest.mark.parametrize("name", ENTRIES)
 def test_the_list_of_the_zoo_is_fresh(name: str) -> None:
     """Unit, batch size and settings of the list are those of the workload."""
+    needs(name)
     listed, loaded = zoo_list.facts()[name], load(parse(name))
     assert (listed.unit, listed.items_per_sample) == (loaded.unit, loaded.items_per_sample)
     assert listed.batch_size == loaded.default_batch_size
@@ -335,8 +363,11 @@ def test_listed_operations_are_those_of_the_step(name: str) -> None:
     assert pytest.approx(zoo_list.facts()[name].flops_per_sample, rel=0.02) == counter.get_total_flops() / 2
 
 
-# gpt2 is left out: its mask code reads a value back; it runs for real above, at a reduced size.
-@pytest.mark.parametrize("name", sorted(set(ENTRIES) - {"gpt2"}))
+# Left out: gpt2, whose mask code reads a value back, and today's set, which is counted at full size while it is traced
+# (tools/count_zoo.py); all of them run for real at a reduced size.
+@pytest.mark.parametrize(
+    "name", sorted(name for name in ENTRIES if name != "gpt2" and "2026" not in ENTRIES[name].sets)
+)
 def test_zoo_entries_step_at_full_size(name: str) -> None:
     """A whole step of each entry, at its own sizes, is consistent (on the meta device)."""
     recipe = recipe_of(name)

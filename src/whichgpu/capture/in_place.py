@@ -43,6 +43,14 @@ def variant(func: Any, args: Any, kwargs: Any, *, just_made: bool) -> Any:
     return func
 
 
+def is_made_up(func: Any) -> bool:
+    """Whether the call makes the gradient of an output that nobody used: zeros where the others are, which is the card.
+
+    Formulas such as those of `split` and `unbind` name the device of the other gradients, the CPU as hollow tensors have it.
+    """
+    return func is aten.zeros.default and not torch.is_grad_enabled() and _by_engine(sys._getframe(2))
+
+
 def _by_engine(frame: FrameType | None) -> bool:
     """Whether C++ code of the autograd engine made the call, not Python code of a function's own backward."""
     return frame is not None and frame.f_code.co_name == "_engine_run_backward"

@@ -210,6 +210,8 @@ class Recorder(TorchDispatchMode):
         with self.lock:  # threads of the step come here too
             if func in in_place.CANDIDATES and self.phase == "backward":  # here, since it looks at the caller's frame
                 func = in_place.variant(func, args, kwargs or {}, just_made=self._just_made(args[0]))
+            elif self.phase == "backward" and in_place.is_made_up(func):
+                kwargs = {**kwargs, "device": "cuda"}
             return self._dispatch_one(func, types, args, kwargs)
 
     def _dispatch_one(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:

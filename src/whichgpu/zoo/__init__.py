@@ -41,10 +41,50 @@ ENTRIES: dict[str, Entry] = {
         ("2020", "language"),
         "BERT Finetune",
     ),
+    "convnext-large": Entry(
+        "whichgpu.zoo.convnext_large:build",
+        "ConvNeXt-L image classification, 224 x 224, fp32, AdamW, averaged weights",
+        ("2026", "vision"),
+    ),
+    "dit-xl": Entry(
+        "whichgpu.zoo.dit_xl:build",
+        "DiT-XL/2 class-conditional image generation, 256 x 256, TF32, AdamW, averaged weights",
+        ("2026", "vision"),
+    ),
+    "dlrm": Entry(
+        "whichgpu.zoo.dlrm:build",
+        "DLRM recommendation on Criteo Terabyte, 104 million rows of 64, fp32, SGD",
+        ("2026",),
+    ),
     "gpt2": Entry(
         "whichgpu.zoo.gpt2:build",
         "GPT-2 (124M) language modelling, sequence 1024, bf16 autocast, AdamW",
         ("language",),
+    ),
+    "graphsage": Entry(
+        "whichgpu.zoo.graphsage:build",
+        "GraphSAGE node classification on ogbn-products, 3 hops, fp32, Adam",
+        ("2026",),
+    ),
+    "llama3-8b": Entry(
+        "whichgpu.zoo.llama3_8b:build",
+        "Llama-3-8B full fine-tuning, sequence 4096, bf16, AdamW, checkpointing",
+        ("2026", "language"),
+    ),
+    "llama3-8b-lora": Entry(
+        "whichgpu.zoo.llama3_8b_lora:build",
+        "Llama-3-8B fine-tuning with LoRA of rank 8, sequence 4096, bf16, AdamW, checkpointing",
+        ("2026", "language"),
+    ),
+    "llava-7b-lora": Entry(
+        "whichgpu.zoo.llava_7b_lora:build",
+        "LLaVA-1.5-7B vision-language instruction tuning with LoRA, 336 x 336, sequence 2048, bf16, AdamW, checkpointing",
+        ("2026", "vision", "language"),
+    ),
+    "mamba2-370m": Entry(
+        "whichgpu.zoo.mamba2_370m:build",
+        "Mamba-2 (370M) state-space model, pre-training, sequence 2048, bf16 autocast, AdamW",
+        ("2026", "language"),
     ),
     "nasnet-large": Entry(
         "whichgpu.zoo.nasnet_large:build",
@@ -52,14 +92,54 @@ ENTRIES: dict[str, Entry] = {
         ("2020", "vision"),
         "NasNet Large",
     ),
+    "olmo2-1b": Entry(
+        "whichgpu.zoo.olmo2_1b:build",
+        "OLMo-2-1B pre-training, sequence 4096, bf16 autocast, AdamW",
+        ("2026", "language"),
+    ),
+    "olmoe-1b-7b": Entry(
+        "whichgpu.zoo.olmoe_1b_7b:build",
+        "OLMoE-1B-7B mixture of experts, pre-training, sequence 4096, bf16, AdamW",
+        ("2026", "language"),
+    ),
     "resnet50": Entry(
         "whichgpu.zoo.resnet50:build",
         "ResNet-50 image classification, 224 x 224, fp32, SGD with momentum",
         ("vision",),
     ),
+    "rt-detr": Entry(
+        "whichgpu.zoo.rt_detr:build",
+        "RT-DETR R50 object detection, 640 x 640, fp32, AdamW, averaged weights",
+        ("2026", "vision"),
+    ),
+    "sdxl-unet": Entry(
+        "whichgpu.zoo.sdxl:build",
+        "U-Net of Stable Diffusion XL, fine-tuning, 1024 x 1024, fp16 autocast, AdamW, checkpointing",
+        ("2026", "vision"),
+    ),
+    "segformer-b5": Entry(
+        "whichgpu.zoo.segformer_b5:build",
+        "SegFormer-B5 semantic segmentation, 1024 x 1024, fp32, AdamW",
+        ("2026", "vision"),
+    ),
+    "swin-large": Entry(
+        "whichgpu.zoo.swin_large:build",
+        "Swin-L image classification, 224 x 224, fp16 autocast, AdamW",
+        ("2026", "vision"),
+    ),
     "vit-base": Entry(
         "whichgpu.zoo.vit_base:build",
         "ViT-B/16 image classification, 224 x 224, fp32, AdamW",
         ("vision",),
+    ),
+    "vit-large": Entry(
+        "whichgpu.zoo.vit_large:build",
+        "ViT-L/16 image classification, 224 x 224, fp16 autocast, AdamW",
+        ("2026", "vision"),
+    ),
+    "whisper-large-v3": Entry(
+        "whichgpu.zoo.whisper_large:build",
+        "Whisper-large-v3 fine-tuning on speech, clips of 30 s, fp16 autocast, AdamW, checkpointing",
+        ("2026",),
     ),
 }

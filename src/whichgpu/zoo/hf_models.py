@@ -8,7 +8,8 @@ configuration may be set as an option (`num_hidden_layers=2`), nested ones with 
 Defaults: bf16 autocast, AdamW, sequences of 512 tokens or the model's longest where that is less, random
 tokens, no attention mask (nothing is padded), labels equal to the tokens, no key-value cache, 1000 classes
 for images. The task follows from the model type (see TASKS). Options besides those of every adapter: `task`,
-`seq` (tokens of text), `size` (pixels), `classes`, `seconds` (of audio), `attention` (sdpa or eager).
+`seq` (tokens of text), `size` (pixels), `classes`, `seconds` (of audio), `attention` (sdpa or eager), `data`
+(parallel text for seq2seq, an image folder for images).
 Source of models and configurations: https://github.com/huggingface/transformers
 """
 
@@ -28,11 +29,13 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 from whichgpu.errors import WorkloadError
 from whichgpu.workload import Workload, nearest
 from whichgpu.zoo.options import Options, read_settings
+from whichgpu.zoo.real_data import Samples, image_folder, padded, parallel_text, stacked
 from whichgpu.zoo.training import Recipe
 
 DEFAULT_BATCH_SIZE = 8
 DEFAULT_SEQUENCE = 512
 SAMPLING_RATE = 16_000
+_NO_LABEL = -100  # transformers' number for a place without a label
 # Position embeddings of these start behind the padding index, so their longest sequence is shorter than
 # max_position_embeddings by padding index + 1 (transformers: create_position_ids_from_input_ids).
 _OFFSET_POSITIONS = frozenset({
@@ -78,7 +81,12 @@ TASKS = {
 def build(target: str, options: Mapping[str, str], **about: Any) -> Workload:
     """The workload that trains a model type or a config.json; raises WorkloadError for what it cannot be."""
     plan = Plan(target, options)
-    recipe = plan.recipe()
+    return make_workload(plan, plan.recipe(), **about)
+
+
+def make_workload(plan: Plan, recipe: Recipe, **about: Any) -> Workload:
+    """The workload of a plan with its recipe, or one made of it; `about` are fields of the Workload."""
+    target = plan.target
     facts = {
         "name": plan.where,
         "unit": plan.task.unit,
@@ -103,6 +111,7 @@ class Plan:
 
     def __init__(self, target: str, options: Mapping[str, str], where: str | None = None) -> None:
         base = read_config(target)
+        self.target = target
         self.model_type: str = base["model_type"]
         self.where = where or (f"hf:{self.model_type}" if target == self.model_type else f"hf:{target}")
         reader = Options(self.where, options)
@@ -116,12 +125,14 @@ class Plan:
         self.size = reader.count("size", 0)
         self.classes = reader.count("classes", 0)
         self.seconds = reader.count("seconds", 10)
+        data = reader.text("data") if self.task.inputs in ("pair", "image") else None
         self.config = configure(base, reader)
         if self.classes:
             self.config.num_labels = self.classes
         elif self.task.inputs == "image" and "id2label" not in base:
             self.config.num_labels = 1000
         self.sequence = self._check_sequence(sequence)
+        self.samples = self._read(data) if data is not None else None
         for config in (self.config, self.config.get_text_config()):
             config.use_cache = False
         if self.task_name == "sequence-classification" and self.config.pad_token_id is None:
@@ -177,10 +188,8 @@ class Plan:
         if getattr(model, "loss_type", "") is None:
             model.loss_type = "ForCausalLM"  # what transformers falls back to, with a warning
         if self.settings.checkpoint:
-            # Renamed within transformers 5; the old name warns in newer versions.
-            enable = getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)
             try:
-                enable({"use_reentrant": False})
+                checkpoint(model)
             except ValueError as error:
                 raise WorkloadError(f"{self.where}: {first_line(error)}; leave checkpoint out") from error
         return model
@@ -195,11 +204,26 @@ class Plan:
             )
         return asked or min(DEFAULT_SEQUENCE, longest or DEFAULT_SEQUENCE)
 
+    def _read(self, data: str) -> Samples:
+        if self.task.inputs == "image":
+            self._fit_image_size()
+            return image_folder(data, self.where, (self.size, self.size), self.config.num_labels)
+        vocabulary = self.config.get_text_config().vocab_size
+        return parallel_text(data, self.where, vocabulary, self.sequence)
+
+    def _sentences(self, samples: Samples, count: int, device: torch.device) -> dict[str, torch.Tensor]:
+        sources, targets = (list(column) for column in zip(*samples.take(count), strict=True))
+        tokens = padded(sources, device)
+        mask = padded([[1] * len(sentence) for sentence in sources], device)
+        return {"input_ids": tokens, "attention_mask": mask, "labels": padded(targets, device, _NO_LABEL)}
+
     def _tokens(self, count: int, device: torch.device) -> torch.Tensor:
         vocabulary = self.config.get_text_config().vocab_size
         return torch.randint(0, vocabulary, (count, self.sequence), device=device)
 
     def _text(self, count: int, device: torch.device, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+        if self.samples is not None:
+            return self._sentences(self.samples, count, device)
         tokens = self._tokens(count, device)
         labels = self.config.num_labels
         if self.task_name == "sequence-classification":
@@ -224,6 +248,10 @@ class Plan:
         return {"input_values": wave, "labels": labels}
 
     def _images(self, count: int, device: torch.device, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+        if self.samples is not None:
+            pixels, labels = zip(*self.samples.take(count), strict=True)
+            images = stacked(list(pixels), device, dtype, False)
+            return {"pixel_values": images, "labels": torch.tensor(labels).to(device)}
         shape = (count, getattr(self.config, "num_channels", 3), self.size, self.size)
         images = torch.randn(shape, device=device, dtype=dtype)
         return {
@@ -237,6 +265,13 @@ class Plan:
         if self.size and own is not None:
             self.config.image_size = self.size
         self.size = self.size or own or 224
+
+
+def checkpoint(model: Any) -> None:
+    """Have a model of transformers compute activations again in the backward pass; ValueError where it cannot."""
+    # Renamed within transformers 5; the old name warns in newer versions.
+    enable = getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)
+    enable({"use_reentrant": False})
 
 
 # ---- configurations ----

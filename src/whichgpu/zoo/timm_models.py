@@ -3,12 +3,13 @@
 Weights are random; nothing is downloaded. Defaults: fp32, SGD with momentum 0.9, the architecture's own input
 size and channels, 1000 classes, cross entropy. Options besides those of every adapter (precision, optimizer,
 foreach, fused, weight_decay, clip, accumulate, checkpoint): `size` (height and width), `classes`,
-`channels_last`. Source of models and input sizes: https://github.com/huggingface/pytorch-image-models
+`channels_last`, `data` (an image folder). Source of models and input sizes: https://github.com/huggingface/pytorch-image-models
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import timm
@@ -18,14 +19,26 @@ import torch.nn.functional as F
 from whichgpu.errors import WorkloadError
 from whichgpu.workload import Workload, nearest
 from whichgpu.zoo.options import Options, read_settings
+from whichgpu.zoo.real_data import image_folder, stacked
 from whichgpu.zoo.training import Recipe, random_images
 
 DEFAULT_BATCH_SIZE = 32
 
 
-def build(model: str, options: Mapping[str, str], **about: Any) -> Workload:
-    """The workload that trains timm's `model`; raises WorkloadError for unknown names and options."""
-    recipe = make_recipe(model, options, about.get("name"))
+def build(
+    model: str,
+    options: Mapping[str, str],
+    *,
+    training: Mapping[str, Any] | None = None,
+    drop_path: float = 0.0,
+    **about: Any,
+) -> Workload:
+    """The workload that trains timm's `model`; raises WorkloadError for unknown names and options.
+
+    `training` replaces fields of the Recipe, `drop_path` is the rate of dropped residual branches, `about` are fields of
+    the Workload.
+    """
+    recipe = replace(make_recipe(model, options, about.get("name"), drop_path), **(training or {}))
     facts = {
         "name": f"timm:{model}",
         "unit": "images",
@@ -38,7 +51,7 @@ def build(model: str, options: Mapping[str, str], **about: Any) -> Workload:
     return Workload(setup=recipe.setup, **{**facts, **about})
 
 
-def make_recipe(name: str, options: Mapping[str, str], where: str | None = None) -> Recipe:
+def make_recipe(name: str, options: Mapping[str, str], where: str | None = None, drop_path: float = 0.0) -> Recipe:
     """Model, data and loss of the workload."""
     where = where or f"timm:{name}"
     if not timm.is_model(name):
@@ -52,10 +65,14 @@ def make_recipe(name: str, options: Mapping[str, str], where: str | None = None)
         fixed = False  # the architecture's own size needs no argument
     classes = reader.count("classes", 1000)
     channels_last = bool(reader.switch("channels_last"))
+    data = reader.text("data")
+    samples = image_folder(data, where, (height, width), classes) if data is not None else None
     reader.finish()
 
     def make_model() -> torch.nn.Module:
-        arguments = {"img_size": (height, width)} if fixed else {}
+        arguments: dict[str, Any] = {"img_size": (height, width)} if fixed else {}
+        if drop_path:
+            arguments["drop_path_rate"] = drop_path
         try:
             model = timm.create_model(name, pretrained=False, num_classes=classes, **arguments)
         except (TypeError, ValueError, AssertionError) as error:
@@ -65,6 +82,9 @@ def make_recipe(name: str, options: Mapping[str, str], where: str | None = None)
         return model
 
     def make_batch(size: int, device: torch.device, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+        if samples is not None:
+            images, labels = zip(*samples.take(size), strict=True)
+            return stacked(list(images), device, dtype, channels_last), torch.tensor(labels).to(device)
         images = random_images((size, channels, height, width), device, dtype, channels_last)
         return images, torch.randint(0, classes, (size,), device=device)
 
@@ -95,3 +115,12 @@ def checkpoint(model: torch.nn.Module, where: str) -> None:
         raise WorkloadError(
             f"{where}: this architecture has no gradient checkpointing; leave checkpoint out"
         ) from error
+
+
+def own_decay(groups: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Groups of timm with its decay left out where there is one: the optimizer's own applies."""
+    kept = [{"params": group["params"], "weight_decay": group["weight_decay"]} for group in groups]
+    for group in kept:
+        if group["weight_decay"]:
+            del group["weight_decay"]
+    return kept

@@ -16,6 +16,7 @@ Not covered: learning-rate schedules, data loading and evaluation, none of which
 from __future__ import annotations
 
 import contextlib
+import copy
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from typing import Any
 import torch
 
 from whichgpu.errors import WorkloadError
+from whichgpu.workload import Workload
 from whichgpu.zoo.options import OPTIMIZERS, Settings
 
 
@@ -39,6 +41,7 @@ class Recipe:
     optimizer_arguments: dict[str, Any]  # besides those in the settings: betas, eps, lr
     parameter_groups: Callable[[torch.nn.Module], Iterable[Any]] | None = None
     channels_last: bool = False
+    average: float | None = None  # decay of a moving average of the weights, kept beside them; None: there is none
     sizes: Mapping[str, int] = field(default_factory=dict)  # options that set how large a sample is, with their values
 
     def setup(self, device: torch.device | str) -> Callable[[int], torch.Tensor]:
@@ -46,15 +49,26 @@ class Recipe:
         device = torch.device(device)
         set_tf32(self.settings.precision)
         model = move(self.make_model().train(), device, self.settings, self.channels_last)
+        average = copy.deepcopy(model).requires_grad_(False) if self.average is not None else None
         groups = self.parameter_groups(model) if self.parameter_groups else model.parameters()
         optimizer = make_optimizer(groups, self.settings, **self.optimizer_arguments)
-        return make_step(self, model, optimizer, device)
+        return make_step(self, model, optimizer, device, average)
+
+
+def make_workload(recipe: Recipe, **about: Any) -> Workload:
+    """The workload of a recipe; `about` are its other fields, with its name."""
+    facts = {"precision": recipe.settings.precision, "dtypes": recipe.settings.dtypes, "sizes": recipe.sizes}
+    return Workload(setup=recipe.setup, **{"name": recipe.where, **facts, **about})
 
 
 def make_step(
-    recipe: Recipe, model: torch.nn.Module, optimizer: torch.optim.Optimizer, device: torch.device
+    recipe: Recipe,
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    device: torch.device,
+    average: torch.nn.Module | None = None,
 ) -> Callable[[int], torch.Tensor]:
-    """A training step over `model`: forward and backward of each micro batch, then the optimizer."""
+    """A training step over `model`: forward and backward of each micro batch, the optimizer, then the average."""
     settings = recipe.settings
     scaler = torch.amp.GradScaler(device.type) if settings.precision == "fp16" else None
     input_dtype = torch.bfloat16 if settings.precision == "pure-bf16" else torch.float32
@@ -77,9 +91,20 @@ def make_step(
         else:
             optimizer.step()
         optimizer.zero_grad()
+        if average is not None:
+            follow(average, model, recipe.average)
         return loss.detach()
 
     return step
+
+
+@torch.no_grad()
+def follow(average: torch.nn.Module, model: torch.nn.Module, decay: float) -> None:
+    """Move an average of the weights towards the weights, one by one and in place; buffers are taken over."""
+    for mean, weight in zip(average.parameters(), model.parameters(), strict=True):
+        mean.mul_(decay).add_(weight, alpha=1 - decay)
+    for mean, value in zip(average.buffers(), model.buffers(), strict=True):
+        mean.copy_(value)
 
 
 def micro_batches(batch_size: int, parts: int, where: str = "accumulate") -> Iterator[int]:
