@@ -18,6 +18,7 @@ Options: those of every adapter, `size` (a power of two), `width` (channels at m
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Mapping
 
 import torch
@@ -203,7 +204,7 @@ class Generator(nn.Module):
         sizes = [4 * 2**level for level in range((size // 4).bit_length())]
         self.start = nn.Parameter(torch.ones(1, channels_at(4, width), 4, 4))
         self.layers = nn.ModuleList([StyledLayer(None, channels_at(4, width), 4), styled(4, width)])
-        for before, after in zip(sizes, sizes[1:], strict=False):
+        for before, after in itertools.pairwise(sizes):
             self.layers.extend(
                 [StyledLayer(channels_at(before, width), channels_at(after, width), after), styled(after, width)]
             )

@@ -186,7 +186,7 @@ def scale_loss(
     found = grid[cell]  # (images, objects, 5 + classes)
     centre = F.binary_cross_entropy_with_logits(found[..., :2], place - place.floor(), reduction="none").sum(-1)
     size = (found[..., 2:4] - torch.log(boxes[..., 2:] / shapes[anchor])).square().sum(-1)
-    wanted = F.one_hot(labels, found.shape[-1] - 5).to(grid.dtype)
+    wanted = (labels.unsqueeze(-1) == torch.arange(found.shape[-1] - 5, device=labels.device)).to(grid.dtype)
     classes = F.binary_cross_entropy_with_logits(found[..., 5:], wanted, reduction="none").sum(-1)
 
     present = torch.zeros_like(grid[..., 4]).index_put_(cell, matched, accumulate=True).clamp_(max=1)
