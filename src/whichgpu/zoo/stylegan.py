@@ -10,8 +10,8 @@ discriminator is that of Karras et al., "Progressive Growing of GANs", table 2, 
 million).
 A step trains the discriminator and then the generator, each on images generated afresh.
 Differences: the last stage of progressive growing, when all layers are at work and nothing is blended in; all styles are
-mixed at a random layer; the discriminator's statistics over a group of images use the largest group of 4, 3, 2 or 1 that
-divides the batch, where the original stops on other batches.
+mixed at a random layer; convolution and resampling are one operator at every size, where the original has two below 128;
+the discriminator's deviation is over the whole batch, where the original takes groups of 4 and stops on other batches.
 Options: those of every adapter, `size` (a power of two), `width` (channels at most, 512), `mapping` (layers, 8).
 """
 
@@ -35,7 +35,6 @@ NAME = "stylegan"
 SETTINGS = {"precision": "fp32", "optimizer": "adam", "size": "1024"}
 LATENT = 512
 SMALLEST = 8
-FUSED_FROM = 128  # from this size on, convolution and resampling are one operator
 R1_WEIGHT = 10.0
 GAIN = 2**0.5
 
@@ -151,27 +150,30 @@ class Dense(Equalized):
 
 
 class Convolution(Equalized):
-    """Of odd size; `up` doubles height and width before it, `down` halves them after it, in one operator if `fused`."""
+    """Of odd size; `up` doubles height and width as well, `down` halves them."""
 
     def __init__(
-        self, inputs: int, outputs: int, size: int = 3, *, up: bool = False, down: bool = False, fused: bool = False,
-        gain: float = GAIN, bias: bool = True,
-    ) -> None:  # fmt: skip
+        self,
+        inputs: int,
+        outputs: int,
+        size: int = 3,
+        *,
+        up: bool = False,
+        down: bool = False,
+        gain: float = GAIN,
+        bias: bool = True,
+    ) -> None:
         super().__init__(outputs, inputs, size, size, gain=gain, bias=bias)
-        self.up, self.down, self.fused = up, down, fused
+        self.up, self.down = up, down
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         """(images, outputs, height, width)."""
         weight, bias = self.weight * self.scale, self.scaled_bias()
-        padding = weight.shape[-1] // 2
-        if self.fused and self.up:
-            return F.conv_transpose2d(hidden, spread(weight.transpose(0, 1)), bias, stride=2, padding=1)
-        if self.fused and self.down:
-            return F.conv2d(hidden, spread(weight) / 4, bias, stride=2, padding=1)
         if self.up:
-            hidden = F.interpolate(hidden, scale_factor=2)
-        hidden = F.conv2d(hidden, weight, bias, padding=padding)
-        return F.avg_pool2d(hidden, 2) if self.down else hidden
+            return F.conv_transpose2d(hidden, spread(weight.transpose(0, 1)), bias, stride=2, padding=1)
+        if self.down:
+            return F.conv2d(hidden, spread(weight) / 4, bias, stride=2, padding=1)
+        return F.conv2d(hidden, weight, bias, padding=weight.shape[-1] // 2)
 
 
 def spread(weight: torch.Tensor) -> torch.Tensor:
@@ -203,10 +205,10 @@ class Generator(nn.Module):
         self.mapping = nn.ModuleList(Dense(LATENT, LATENT, pace=0.01) for _ in range(mapping))
         sizes = [4 * 2**level for level in range((size // 4).bit_length())]
         self.start = nn.Parameter(torch.ones(1, channels_at(4, width), 4, 4))
-        self.layers = nn.ModuleList([StyledLayer(None, channels_at(4, width), 4), styled(4, width)])
+        self.layers = nn.ModuleList([StyledLayer(None, channels_at(4, width)), styled(4, width)])
         for before, after in itertools.pairwise(sizes):
             self.layers.extend(
-                [StyledLayer(channels_at(before, width), channels_at(after, width), after), styled(after, width)]
+                [StyledLayer(channels_at(before, width), channels_at(after, width)), styled(after, width)]
             )
         self.to_rgb = Convolution(channels_at(size, width), 3, 1, gain=1.0)
 
@@ -230,11 +232,11 @@ class Generator(nn.Module):
 class StyledLayer(nn.Module):
     """Convolution (none in the very first layer), noise, bias, leaky ReLU, normalisation, and the style."""
 
-    def __init__(self, inputs: int | None, channels: int, size: int, *, up: bool = True) -> None:
+    def __init__(self, inputs: int | None, channels: int, *, up: bool = True) -> None:
         super().__init__()
         self.convolution, self.up = None, up
         if inputs is not None:
-            self.convolution = Convolution(inputs, channels, up=up, fused=up and size >= FUSED_FROM, bias=False)
+            self.convolution = Convolution(inputs, channels, up=up, bias=False)
         self.noise = nn.Parameter(torch.zeros(channels, 1, 1))
         self.bias = nn.Parameter(torch.zeros(channels, 1, 1))
         self.style = Dense(LATENT, 2 * channels, gain=1.0)
@@ -252,7 +254,7 @@ class StyledLayer(nn.Module):
 
 def styled(size: int, width: int) -> StyledLayer:
     """The second layer of a height and width."""
-    return StyledLayer(channels_at(size, width), channels_at(size, width), size, up=False)
+    return StyledLayer(channels_at(size, width), channels_at(size, width), up=False)
 
 
 class Discriminator(nn.Module):
@@ -262,7 +264,7 @@ class Discriminator(nn.Module):
         super().__init__()
         self.from_rgb = Convolution(3, channels_at(size, width), 1)
         sizes = [size // 2**level for level in range((size // 4).bit_length() - 1)]
-        self.blocks = nn.ModuleList(Halving(channels_at(at, width), channels_at(at // 2, width), at) for at in sizes)
+        self.blocks = nn.ModuleList(Halving(channels_at(at, width), channels_at(at // 2, width)) for at in sizes)
         channels = channels_at(4, width)
         self.last = Convolution(channels + 1, channels)
         self.dense, self.answer = Dense(16 * channels, channels), Dense(channels, 1, gain=1.0)
@@ -279,10 +281,10 @@ class Discriminator(nn.Module):
 class Halving(nn.Module):
     """A convolution, a blur, and a convolution to half the height and width."""
 
-    def __init__(self, inputs: int, outputs: int, size: int) -> None:
+    def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
         self.first = Convolution(inputs, inputs)
-        self.second = Convolution(inputs, outputs, down=True, fused=size >= FUSED_FROM)
+        self.second = Convolution(inputs, outputs, down=True)
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         """With twice the channels, up to the most there are."""
@@ -291,10 +293,7 @@ class Halving(nn.Module):
 
 
 def with_deviation(hidden: torch.Tensor) -> torch.Tensor:
-    """A further channel: how much a group of images differs, on average."""
-    count, _, height, width = hidden.shape
-    group = next(size for size in (4, 3, 2, 1) if count % size == 0)
-    apart = hidden.unflatten(0, (group, count // group))
-    apart = apart - apart.mean(0, keepdim=True)
-    deviation = (apart.square().mean(0) + 1e-8).sqrt().mean(dim=(1, 2, 3), keepdim=True)
-    return torch.cat([hidden, deviation.repeat(group, 1, height, width)], dim=1)
+    """A further channel: how much the images of the batch differ, on average."""
+    apart = hidden - hidden.mean(0, keepdim=True)
+    deviation = (apart.square().mean(0, keepdim=True) + 1e-8).sqrt().mean(dim=(1, 2, 3), keepdim=True)
+    return torch.cat([hidden, deviation.expand(len(hidden), 1, *hidden.shape[2:])], dim=1)
