@@ -127,7 +127,7 @@ class MaskRcnn(nn.Module):
         """Of a batch with the same number of objects in each image; boxes as corners in pixels."""
         features = list(self.features(images).values())
         scores, deltas = self.propose(features)
-        anchors = self.anchors(ImageList(images, [tuple(images.shape[-2:])] * len(images)), features)[0]
+        anchors = self.anchors(ImageList(images, [tuple(images.shape[-2:])]), features)[0]  # the same for all images
         scores = [detection.by_anchor(score, 1).squeeze(-1).float() for score in scores]
         deltas = [detection.by_anchor(delta, 4).float() for delta in deltas]
         loss = self.proposal_loss(torch.cat(scores, dim=1), torch.cat(deltas, dim=1), anchors, boxes)

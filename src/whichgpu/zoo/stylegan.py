@@ -17,7 +17,6 @@ Options: those of every adapter, `size` (a power of two), `width` (channels at m
 
 from __future__ import annotations
 
-import copy
 import itertools
 from collections.abc import Mapping
 
@@ -64,8 +63,8 @@ def make_recipe(options: Mapping[str, str]) -> Adversarial:
         raise WorkloadError(f"{NAME}: size={size} is not a power of two of {SMALLEST} or more")
 
     def make_networks() -> Networks:
-        generator = Generator(size, width, mapping)
-        average = copy.deepcopy(generator).requires_grad_(False)
+        generator, average = Generator(size, width, mapping), Generator(size, width, mapping).requires_grad_(False)
+        average.load_state_dict(generator.state_dict())
         return Networks(generator=generator, discriminator=Discriminator(size, width), average=average)
 
     return Adversarial(
