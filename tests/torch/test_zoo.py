@@ -305,7 +305,7 @@ PARAMETERS = {
     "mask-rcnn": (44.4 + 18.99, 0.2),
     "transformer-big": (210 + 2.1, 0.2),
     "conv-seq2seq": (216, 5),
-    "unsup-mt": (310, 1),
+    "unsup-mt": (2 * 141.9 + 25.2, 0.3),  # the encoder as published, and the decoder with attention to it
     "mt-dnn": (335 + 37, 1),
     "vit-base": (86, 0.6),
 }
@@ -346,11 +346,12 @@ def test_listed_operations_are_those_of_the_step(name: str) -> None:
     assert pytest.approx(zoo_list.facts()[name].flops_per_sample, rel=0.02) == counter.get_total_flops() / 2
 
 
-# gpt2 is left out: its mask code reads a value back; it runs for real above, at a reduced size.
+# gpt2 is left out: its mask code reads a value back; it runs for real above, at a reduced size. The meta device has no
+# autocast.
 @pytest.mark.parametrize("name", sorted(set(ENTRIES) - {"gpt2"}))
 def test_zoo_entries_step_at_full_size(name: str) -> None:
     """A whole step of each entry, at its own sizes, is consistent (on the meta device)."""
-    recipe = recipe_of(name)
+    recipe = recipe_of(f"{name}?precision=fp32")
     with META:
         model = recipe.make_model()
     assert replace(recipe, make_model=lambda: model).setup(META)(2).shape == ()
