@@ -38,9 +38,9 @@ LADDERS = {
 VARIANTS = {
     "Transformer Big": ("transformer-big?attention=eager&seq=128",),
     "unsupMT": ("unsup-mt?attention=eager", "unsup-mt?attention=eager&seq=256"),
-    "BERT Base": ("bert-base?attention=eager",),
-    "BERT Finetune": ("bert-finetune?attention=eager",),
-    "MT-DNN": ("mt-dnn?attention=eager",),
+    "BERT Base": ("bert-base?attention=eager", "bert-base?attention=eager&hidden_act=gelu_new"),
+    "BERT Finetune": ("bert-finetune?attention=eager", "bert-finetune?attention=eager&hidden_act=gelu_new"),
+    "MT-DNN": ("mt-dnn?attention=eager", "mt-dnn?attention=eager&hidden_act=gelu_python"),
 }
 BEGIN, END = "<!-- {}: written by tools/compare_2020.py -->", "<!-- end of {} -->"
 

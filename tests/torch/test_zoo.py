@@ -346,12 +346,11 @@ def test_listed_operations_are_those_of_the_step(name: str) -> None:
     assert pytest.approx(zoo_list.facts()[name].flops_per_sample, rel=0.02) == counter.get_total_flops() / 2
 
 
-# gpt2 is left out: its mask code reads a value back; it runs for real above, at a reduced size. The meta device has no
-# autocast.
-@pytest.mark.parametrize("name", sorted(set(ENTRIES) - {"gpt2"}))
+# gpt2 and Marian, which transformer-big is, are left out: their code reads a value back; they run for real at a reduced size.
+@pytest.mark.parametrize("name", sorted(set(ENTRIES) - {"gpt2", "transformer-big"}))
 def test_zoo_entries_step_at_full_size(name: str) -> None:
     """A whole step of each entry, at its own sizes, is consistent (on the meta device)."""
-    recipe = recipe_of(f"{name}?precision=fp32")
+    recipe = recipe_of(name)
     with META:
         model = recipe.make_model()
     assert replace(recipe, make_model=lambda: model).setup(META)(2).shape == ()
