@@ -142,4 +142,58 @@ ENTRIES: dict[str, Entry] = {
         "Whisper-large-v3 fine-tuning on speech, clips of 30 s, fp16 autocast, AdamW, checkpointing",
         ("2026",),
     ),
+    "deeplabv3": Entry(
+        "whichgpu.zoo.deeplabv3:build",
+        "DeepLabv3+ with Xception-65, semantic segmentation, 513 x 513, fp32, SGD with momentum",
+        ("2020", "vision"),
+        "DeepLabv3",
+    ),
+    "yolo-v3": Entry(
+        "whichgpu.zoo.yolo_v3:build",
+        "YOLOv3 with Darknet-53, object detection, 608 x 608, fp32, SGD with momentum",
+        ("2020", "vision"),
+        "Yolo v3",
+    ),
+    "pix2pix-hd": Entry(
+        "whichgpu.zoo.pix2pix_hd:build",
+        "Pix2PixHD, label map to image, 2048 x 1024, fp32, Adam",
+        ("2020", "vision"),
+        "Pix2Pix HD",
+    ),
+    "stylegan": Entry(
+        "whichgpu.zoo.stylegan:build",
+        "StyleGAN, image generation, 1024 x 1024, fp32, Adam",
+        ("2020", "vision"),
+        "StyleGAN",
+    ),
+    "mask-rcnn": Entry(
+        "whichgpu.zoo.mask_rcnn:build",
+        "Mask R-CNN with ResNet-101 and a feature pyramid, instance segmentation, 800 x 1333, fp32, SGD with momentum",
+        ("2020", "vision"),
+        "MaskRCNN",
+    ),
+    "transformer-big": Entry(
+        "whichgpu.zoo.transformer_big:build",
+        "Transformer-big, English-German translation, sentences of 32, fp16, Adam",
+        ("2020", "language"),
+        "Transformer Big",
+    ),
+    "conv-seq2seq": Entry(
+        "whichgpu.zoo.conv_seq2seq:build",
+        "Convolutional sequence to sequence, English-German translation, sentences of 32, fp32, Nesterov momentum",
+        ("2020", "language"),
+        "Conv. Seq2Seq",
+    ),
+    "unsup-mt": Entry(
+        "whichgpu.zoo.unsup_mt:build",
+        "XLM, unsupervised English-French translation, sentences of 32, fp32, Adam",
+        ("2020", "language"),
+        "unsupMT",
+    ),
+    "mt-dnn": Entry(
+        "whichgpu.zoo.mt_dnn:build",
+        "MT-DNN, BERT-large on a mix of GLUE tasks, sequence 512, fp32, Adamax",
+        ("2020", "language"),
+        "MT-DNN",
+    ),
 }

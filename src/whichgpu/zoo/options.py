@@ -154,3 +154,20 @@ def read_settings(options: Options, **defaults: str) -> Settings:
         names = ", ".join(sorted(FUSED))
         raise WorkloadError(f"{options.where}: optimizer={optimizer} has no fused version; fused=1 is for {names}")
     return settings
+
+
+def refuse_checkpoint(where: str, settings: Settings) -> Settings:
+    """The settings, or WorkloadError where they ask to recompute activations and the model has no such switch."""
+    if settings.checkpoint:
+        raise WorkloadError(f"{where}: this model has no gradient checkpointing; leave checkpoint out")
+    return settings
+
+
+def refuse_adversarial(where: str, settings: Settings) -> Settings:
+    """The settings of two networks against each other, or WorkloadError for what their step does not do."""
+    refuse_checkpoint(where, settings)
+    if settings.precision not in ("fp32", "tf32"):
+        raise WorkloadError(f"{where}: precision={settings.precision} is not built in; precision is fp32 or tf32")
+    if settings.clip is not None or settings.accumulate != 1:
+        raise WorkloadError(f"{where}: its step has two losses and neither clips nor accumulates; leave both out")
+    return settings
