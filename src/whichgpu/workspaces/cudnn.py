@@ -176,6 +176,10 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     trees: dict[str, Any]
     # Exceptions to the trees by `Problem.key`: straight pieces (first batch size, last, bytes at each), in order
     answers: dict[str, list[tuple[int, int, int, int]]]
+    # The same for the largest workspace of all engines (see cudnn_search)
+    search_formulas: tuple[str, ...] = ()
+    search_trees: dict[str, Any] = {}
+    search_answers: dict[str, list[tuple[int, int, int, int]]] = {}
 
 
 @cache
