@@ -122,9 +122,11 @@ def above(step: Predicted, batch_size: int) -> float:
 
 
 def below(step: Predicted, batch_size: int) -> float:
-    """By what share less was measured than predicted."""
-    real = step.measured[batch_size]["peak_reserved_bytes"]
-    return max(1 - real / step.model.replay(batch_size).peak_reserved_bytes, 0.0)
+    """By what share less was measured than predicted; of steps on a line, than on the line."""
+    real, model = step.measured[batch_size]["peak_reserved_bytes"], step.model
+    on_line = isinstance(model, LineModel)
+    likely = model.middle_bytes(batch_size) if on_line else model.replay(batch_size).peak_reserved_bytes
+    return max(1 - real / likely, 0.0)
 
 
 def needed(step: Predicted) -> float:
