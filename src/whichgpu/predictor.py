@@ -45,7 +45,7 @@ class Predictor:
         self._tracers = Tracers(ref, cache=cache_directory() if cache else None, on_progress=on_progress)
         self._scalings: dict[str, Scaling] = {}
         self._models: dict[tuple[str, tuple[int, int]], Model] = {}
-        self._also: dict[str, set[int]] = {}  # batch sizes that are traced for themselves, beside those of a line
+        self._asked: set[int] = set()  # batch sizes that are traced for themselves where others are on a line
         self._book = self._tracers.book()
         self._answered = len(self._book)
         self._evidence: dict[str, tuple[Evidence, ...]] = {}  # by class of cards
@@ -75,7 +75,7 @@ class Predictor:
                     scaled.at, capability, answers=answers, batch_sizes=self._tracers.batch_sizes
                 )
             else:
-                also = self._also.get(name, ())
+                also = [size for size in self._asked if self._is_quick(scaled.example, size)]
                 self._models[key] = LineModel(scaled.at, capability, self._tracers.batch_sizes, answers, also)
         return self._models[key]
 
@@ -96,10 +96,9 @@ class Predictor:
         """
         name = self._class_of(capability)
         scaled = self._scalings[name]
-        if not scaled.affine and self._is_quick(scaled.example, batch_size):
-            self._also.setdefault(name, set()).add(batch_size)
-            self._models.pop((name, capability), None)
-            return
+        if not scaled.affine:
+            self._asked.add(batch_size)
+            self._models.clear()
         if scaled.example.kind != "fake" or batch_size > _LARGEST_CHECKED or batch_size in self._tracers.batch_sizes:
             return
         key = f"{name} {batch_size}"
@@ -117,9 +116,10 @@ class Predictor:
 
     @staticmethod
     def _is_quick(example: Trace, batch_size: int) -> bool:
-        """Whether a trace with real tensors, as the example's, takes little time at a batch size."""
-        per_sample_s = example.seconds / example.batch_size
-        return example.kind == "real-cpu" and per_sample_s * batch_size <= _LONGEST_REAL_S
+        """Whether a trace like the example takes little time and memory at a batch size."""
+        if example.kind == "fake":
+            return batch_size <= _LARGEST_CHECKED
+        return example.seconds / example.batch_size * batch_size <= _LONGEST_REAL_S
 
     def source(self, batch_size: int, capability: tuple[int, int]) -> Scaled | Single:
         """The events at a batch size, one by one: foretold where that can be, and else from a trace of its own."""
