@@ -37,6 +37,7 @@ DEPTH, LEAST, GAIN = 40, 2, 0.01
 MOST_AT = 32  # the batch size of `most` in heuristics.jsonl.gz
 RARE = 4  # formulas that are best for no more rows are left out
 CLOSE_BYTES, CLOSE = 1 << 20, 0.004  # a workspace this near is as good as right: bytes, and share of what is touched
+BLOCK_BYTES = 512
 FLAT_BYTES, FLAT = 4096, 0.002  # how far an answer may be off the straight piece through its neighbours
 
 
@@ -199,14 +200,12 @@ def split(values: np.ndarray, costs: np.ndarray, totals: np.ndarray) -> tuple[fl
 # ---- answers that are kept ------------------------------------------------------------------------------------------
 
 
-def exceptions(
-    trees: dict[str, Any], asked: Iterable[list[Row]], needs: Needs
-) -> dict[str, list[tuple[int, int, int, int]]]:
+def exceptions(trees: dict[str, Any], asked: Iterable[list[Row]], needs: Needs) -> dict[str, list[cudnn.Piece]]:
     """Of the problems asked at several batch sizes, those that the trees are off for somewhere."""
     found = {}
     for rows in asked:
         if len(rows) > 1 and not all(close(by_tree(trees, one.problem, needs), one) for one in rows):
-            found[rows[0].problem.key] = pieces([(one.problem.input[0], one.bytes) for one in rows])
+            found[rows[0].problem.key] = pieces(rows, needs)
     return found
 
 
@@ -220,17 +219,41 @@ def by_tree(trees: dict[str, Any], problem: Problem, needs: Needs) -> int:
     return needs(problem)[cudnn.decide(trees[problem.family], features(problem))]
 
 
-def pieces(points: list[tuple[int, int]]) -> list[tuple[int, int, int, int]]:
-    """Straight pieces through points of batch size and bytes."""
-    found = []
+def pieces(rows: list[Row], needs: Needs) -> list[cudnn.Piece]:
+    """Pieces of neighbouring batch sizes under one formula; where none is right, straight ones through two at least."""
+    found: list[cudnn.Piece] = []
+    right = [matching(one, needs) for one in rows]
     start = 0
-    while start < len(points):
-        end = start
-        while end + 1 < len(points) and straight(points[start : end + 2]):
+    while start < len(rows):
+        end, formulas = start, right[start]
+        while end + 1 < len(rows) and bool(formulas) == bool(right[end + 1]):
+            if formulas and not shared(formulas, right[end + 1]):
+                break
+            if not formulas and not straight([(one.problem.input[0], one.bytes) for one in rows[start : end + 2]]):
+                break
             end += 1
-        found.append((points[start][0], points[end][0], points[start][1], points[end][1]))
+            formulas = shared(formulas, right[end])
+        ends = (rows[start].problem.input[0], rows[end].problem.input[0])
+        if formulas:
+            found.append((*ends, *min(formulas.items())))
+        else:
+            found.append((*ends, -1, rows[start].bytes, rows[end].bytes))
         start = end + 1
     return found
+
+
+def matching(one: Row, needs: Needs) -> dict[int, int]:
+    """The formulas that say what an answer is, and by how much it is more."""
+    near = max(FLAT_BYTES, FLAT * one.bytes)
+    apart = {place: one.bytes - said for place, said in enumerate(needs(one.problem))}
+    return {place: more for place, more in apart.items() if abs(more) <= near}
+
+
+def shared(formulas: dict[int, int], others: dict[int, int]) -> dict[int, int]:
+    """The formulas that are right in both, by the same rest to the block of the allocator."""
+    return {
+        place: more for place, more in formulas.items() if place in others and abs(others[place] - more) < BLOCK_BYTES
+    }
 
 
 def straight(points: list[tuple[int, int]]) -> bool:

@@ -34,7 +34,7 @@ def largest_workspace_bytes(problem: Problem) -> int:
 def _largest_workspace_bytes(problem: Problem) -> int:
     known = cudnn.table().search_answers.get(problem.key)
     if known is not None:
-        return cudnn.between(known, problem.input[0])
+        return cudnn.recalled(known, problem.input[0], needs(problem))
     tree = cudnn.table().search_trees.get(problem.family)
     if tree is None:
         return needs(problem)[cudnn.FORMULAS.index("all, padded")]
