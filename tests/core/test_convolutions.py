@@ -185,12 +185,13 @@ def test_transposed_sequence_runs_with_channels_last() -> None:
 
 @given(st.integers(1, 3000))
 def test_pieces_hold_until_the_next_one(batch: int) -> None:
-    """The line of a piece goes on to the next piece; after a single point it leads to the next one."""
-    pieces = [(2, 8, 200, 800), (16, 16, 100, 100), (32, 64, 320, 640)]
-    found = cudnn.between(pieces, batch)
+    """A formula or a line goes on to the next piece; between two pieces the longer one counts."""
+    pieces = [(2, 8, 0, 7), (16, 16, -1, 100, 100), (32, 128, 1, 0)]
+    found = cudnn.recalled(pieces, batch, [100 * batch, 10 * batch])
+
     if batch < 16:
-        assert 100 * batch == found
-    elif batch < 32:
-        assert 100 <= found <= 320
+        assert 100 * batch + 7 == found
+    elif batch == 16:
+        assert 100 == found
     else:
         assert 10 * batch == found
