@@ -1,9 +1,9 @@
-"""Fits the decision trees of `whichgpu.workspaces.cudnn`, and keeps the answers that they get wrong.
+"""Fits the decision trees of `whichgpu.workspaces.cudnn` and `cudnn_search`, and keeps the answers that they get wrong.
 
     python tools/fit_convolutions.py [--check]
 
-Reads what cuDNN's heuristics answer on an H200 (tools/workspace_grid/heuristics.jsonl.gz, from tools/query_cudnn.py)
-and writes src/whichgpu/data/convolutions.json.gz. Splits and leaves are chosen so that the error, as a share of the
+Reads what cuDNN's heuristics answer on an H200 (heuristics, dense and most.jsonl.gz in tools/workspace_grid, from
+tools/query_cudnn.py) and writes src/whichgpu/data/convolutions.json.gz. Splits and leaves are chosen so that the error, as a share of the
 bytes that a convolution touches, is least. `--check` instead leaves a fifth of the shapes out and prints the errors on
 them; then it compares the package's data with the workspaces that were recorded while convolutions ran
 (tools/workspace_grid/measured.jsonl.gz, from tools/measure_workspaces.py).
@@ -16,7 +16,7 @@ import gzip
 import json
 import random
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -24,9 +24,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from whichgpu.trace import Op, Tensor
-from whichgpu.workspaces import cudnn
+from whichgpu.workspaces import cudnn, cudnn_search
 from whichgpu.workspaces.convolution import problems
-from whichgpu.workspaces.cudnn import Problem, features, needs
+from whichgpu.workspaces.cudnn import Problem, features
 
 GRID = Path(__file__).parent / "workspace_grid"
 TABLE = Path(__file__).parents[1] / "src" / "whichgpu" / "data" / "convolutions.json.gz"
@@ -34,9 +34,14 @@ SOURCE = "tools/query_cudnn.py on an NVIDIA H200: torch 2.11.0+cu130, cuDNN 9.19
 DTYPES = {"tf32": "tf32", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 BATCHES = 5  # of each shape at most, for the trees
 DEPTH, LEAST, GAIN = 40, 2, 0.01
+MOST_AT = 32  # the batch size of `most` in heuristics.jsonl.gz
 RARE = 4  # formulas that are best for no more rows are left out
 CLOSE_BYTES, CLOSE = 1 << 20, 0.004  # a workspace this near is as good as right: bytes, and share of what is touched
+BLOCK_BYTES = 512
 FLAT_BYTES, FLAT = 4096, 0.002  # how far an answer may be off the straight piece through its neighbours
+
+
+Needs = Callable[[Problem], list[int]]
 
 
 class Row(NamedTuple):
@@ -51,34 +56,60 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--check", action="store_true")
     arguments = parser.parse_args()
-    asked = list(answers())
+    asked, searched = answers(), largest_answers()
     if arguments.check:
-        check(asked)
+        check(asked, searched)
         return
-    trees = fit(sample(asked))
-    kept = exceptions(trees, asked)
-    body = {"source": SOURCE, "features": cudnn.FEATURES, "formulas": cudnn.FORMULAS, "trees": trees, "answers": kept}
+    trees, search_trees = fit(sample(asked), cudnn.needs), fit(sample(searched), cudnn_search.needs)
+    body = {
+        "source": SOURCE, "features": cudnn.FEATURES, "formulas": cudnn.FORMULAS, "trees": trees,
+        "answers": exceptions(trees, asked, cudnn.needs), "search_formulas": cudnn_search.FORMULAS,
+        "search_trees": search_trees, "search_answers": exceptions(search_trees, searched, cudnn_search.needs),
+    }  # fmt: skip
     TABLE.write_bytes(gzip.compress(json.dumps(body, separators=(",", ":")).encode(), 9, mtime=0))
-    print(f"{len(kept)} exceptions, {TABLE.stat().st_size} bytes")
+    print(f"{len(body['answers'])} and {len(body['search_answers'])} exceptions, {TABLE.stat().st_size} bytes")
 
 
 # ---- rows ---------------------------------------------------------------------------------------------------------
 
 
-def answers() -> Iterator[list[Row]]:
-    """What the heuristics said: for each problem without its batch size, a row for each batch size, rising."""
-    with gzip.open(GRID / "heuristics.jsonl.gz", "rt", encoding="utf-8") as lines:
-        next(lines)
-        for line in lines:
-            record = json.loads(line)
-            for direction, sizes in zip(directions(record["t"]), record.get("bytes_all", record["bytes"]), strict=True):
-                rows = [
-                    row(asked(record, direction, batch), size)
-                    for batch, size in zip(record["n"], sizes, strict=True)
-                    if size is not None
-                ]
-                if rows:
-                    yield rows
+def answers() -> list[list[Row]]:
+    """What PyTorch takes: for each problem without its batch size, a row for each batch size, rising."""
+    return gathered(
+        (record, direction, batch, size)
+        for record in records("heuristics", "dense")
+        for direction, sizes in zip(directions(record["t"]), record.get("bytes_all", record["bytes"]), strict=True)
+        for batch, size in zip(record["n"], sizes, strict=True)
+    )
+
+
+def largest_answers() -> list[list[Row]]:
+    """The same for the largest workspace of all engines."""
+    return gathered(
+        (record, direction, batch, size)
+        for record in records("heuristics", "most")
+        for direction, sizes in zip(directions(record["t"]), record.get("most", ((), (), ())), strict=True)
+        for batch, size in ([(MOST_AT, sizes)] if "most_at" in record else zip(record["n"], sizes, strict=False))
+    )
+
+
+def records(*names: str) -> Iterator[dict[str, Any]]:
+    """The lines of files but for their headers."""
+    for name in names:
+        path = GRID / f"{name}.jsonl.gz"
+        with gzip.open(path, "rt", encoding="utf-8") as lines:
+            next(lines)
+            yield from map(json.loads, lines)
+
+
+def gathered(found: Iterable[tuple[dict[str, Any], str, int, int | None]]) -> list[list[Row]]:
+    """Rows by problem, each batch size once."""
+    by_key: dict[str, dict[int, Row]] = defaultdict(dict)
+    for record, direction, batch, size in found:
+        if size is not None:
+            one = row(asked(record, direction, batch), size)
+            by_key[one.problem.key][batch] = one
+    return [[rows[batch] for batch in sorted(rows)] for rows in by_key.values()]
 
 
 def directions(transposed: bool) -> tuple[str, str, str]:
@@ -110,15 +141,15 @@ def sample(asked: Iterable[list[Row]]) -> list[Row]:
 # ---- trees --------------------------------------------------------------------------------------------------------
 
 
-def fit(rows: list[Row]) -> dict[str, Any]:
-    """The tree of each family."""
+def fit(rows: list[Row], needs: Needs) -> dict[str, Any]:
+    """The tree of each family; `needs` answers the bytes under each formula."""
     families: dict[str, list[Row]] = defaultdict(list)
     for one in rows:
         families[one.problem.family].append(one)
-    return {name: fit_family(members) for name, members in sorted(families.items())}
+    return {name: fit_family(members, needs) for name, members in sorted(families.items())}
 
 
-def fit_family(rows: list[Row]) -> Any:
+def fit_family(rows: list[Row], needs: Needs) -> Any:
     """One tree."""
     values = np.array([features(one.problem) for one in rows], dtype=np.int64)
     truth = np.array([one.bytes for one in rows], dtype=np.float64)[:, None]
@@ -169,12 +200,12 @@ def split(values: np.ndarray, costs: np.ndarray, totals: np.ndarray) -> tuple[fl
 # ---- answers that are kept ------------------------------------------------------------------------------------------
 
 
-def exceptions(trees: dict[str, Any], asked: Iterable[list[Row]]) -> dict[str, list[tuple[int, int, int, int]]]:
+def exceptions(trees: dict[str, Any], asked: Iterable[list[Row]], needs: Needs) -> dict[str, list[cudnn.Piece]]:
     """Of the problems asked at several batch sizes, those that the trees are off for somewhere."""
     found = {}
     for rows in asked:
-        if len(rows) > 1 and not all(close(by_tree(trees, one.problem), one) for one in rows):
-            found[rows[0].problem.key] = pieces([(one.problem.input[0], one.bytes) for one in rows])
+        if len(rows) > 1 and not all(close(by_tree(trees, one.problem, needs), one) for one in rows):
+            found[rows[0].problem.key] = pieces(rows, needs)
     return found
 
 
@@ -183,22 +214,46 @@ def close(said: int, one: Row) -> bool:
     return abs(said - one.bytes) <= min(CLOSE_BYTES, CLOSE * (one.size + one.bytes)) or max(said, one.bytes) < 1 << 16
 
 
-def by_tree(trees: dict[str, Any], problem: Problem) -> int:
+def by_tree(trees: dict[str, Any], problem: Problem, needs: Needs) -> int:
     """The bytes that trees say."""
     return needs(problem)[cudnn.decide(trees[problem.family], features(problem))]
 
 
-def pieces(points: list[tuple[int, int]]) -> list[tuple[int, int, int, int]]:
-    """Straight pieces through points of batch size and bytes."""
-    found = []
+def pieces(rows: list[Row], needs: Needs) -> list[cudnn.Piece]:
+    """Pieces of neighbouring batch sizes under one formula; where none is right, straight ones through two at least."""
+    found: list[cudnn.Piece] = []
+    right = [matching(one, needs) for one in rows]
     start = 0
-    while start < len(points):
-        end = start
-        while end + 1 < len(points) and straight(points[start : end + 2]):
+    while start < len(rows):
+        end, formulas = start, right[start]
+        while end + 1 < len(rows) and bool(formulas) == bool(right[end + 1]):
+            if formulas and not shared(formulas, right[end + 1]):
+                break
+            if not formulas and not straight([(one.problem.input[0], one.bytes) for one in rows[start : end + 2]]):
+                break
             end += 1
-        found.append((points[start][0], points[end][0], points[start][1], points[end][1]))
+            formulas = shared(formulas, right[end])
+        ends = (rows[start].problem.input[0], rows[end].problem.input[0])
+        if formulas:
+            found.append((*ends, *min(formulas.items())))
+        else:
+            found.append((*ends, -1, rows[start].bytes, rows[end].bytes))
         start = end + 1
     return found
+
+
+def matching(one: Row, needs: Needs) -> dict[int, int]:
+    """The formulas that say what an answer is, and by how much it is more."""
+    near = max(FLAT_BYTES, FLAT * one.bytes)
+    apart = {place: one.bytes - said for place, said in enumerate(needs(one.problem))}
+    return {place: more for place, more in apart.items() if abs(more) <= near}
+
+
+def shared(formulas: dict[int, int], others: dict[int, int]) -> dict[int, int]:
+    """The formulas that are right in both, by the same rest to the block of the allocator."""
+    return {
+        place: more for place, more in formulas.items() if place in others and abs(others[place] - more) < BLOCK_BYTES
+    }
 
 
 def straight(points: list[tuple[int, int]]) -> bool:
@@ -213,14 +268,15 @@ def straight(points: list[tuple[int, int]]) -> bool:
 # ---- check --------------------------------------------------------------------------------------------------------
 
 
-def check(asked: list[list[Row]]) -> None:
+def check(asked: list[list[Row]], searched: list[list[Row]]) -> None:
     """Errors on shapes left out, and against what was recorded."""
-    shapes = sorted({shape(rows[0].problem) for rows in asked})
-    left_out = set(random.Random(0).sample(shapes, len(shapes) // 5))
-    trees = fit(sample(rows for rows in asked if shape(rows[0].problem) not in left_out))
-    rows = sample(rows for rows in asked if shape(rows[0].problem) in left_out)
-    print("by the trees, on shapes left out")
-    report([(by_tree(trees, one.problem), one) for one in rows])
+    for title, all_rows, needs in (("", asked, cudnn.needs), (", the largest", searched, cudnn_search.needs)):
+        shapes = sorted({shape(rows[0].problem) for rows in all_rows})
+        left_out = set(random.Random(0).sample(shapes, len(shapes) // 5))
+        trees = fit(sample(rows for rows in all_rows if shape(rows[0].problem) not in left_out), needs)
+        rows = sample(rows for rows in all_rows if shape(rows[0].problem) in left_out)
+        print(f"by the trees, on shapes left out{title}")
+        report([(by_tree(trees, one.problem, needs), one) for one in rows])
     print("by the package, on recorded workspaces")
     report([(cudnn.workspace_bytes(one.problem), one) for one in dict.fromkeys(recorded())])
 

@@ -4,7 +4,8 @@
 
 DIR is what tools/trace_truth.py wrote, with the versions of PyTorch and the model libraries that the measurements were made
 with (tools/truth/data/environment.json). Of a step that follows its batch size two traces are kept, of others
-three, and a fourth where sizes grow with the square or follow from the data.
+three, and a fourth where sizes grow with the square or follow from the data. Of those that follow no rule, the ones at the
+measured batch sizes come last: the product traces the batch size that it is asked about.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from whichgpu.tracers import FAKE_BATCH_SIZES, REAL_BATCH_SIZES
 PACKED = Path(__file__).parent.parent / "tests" / "data" / "truth"
 
 
-def needed(traces: dict[int, Trace]) -> list[Trace]:
+def needed(traces: dict[int, Trace], measured: tuple[int, ...]) -> list[Trace]:
     """Two traces where others follow from them, else all that the product asks for, in its order."""
     sizes = next(sizes for sizes in (FAKE_BATCH_SIZES, REAL_BATCH_SIZES) if traces.keys() >= set(sizes))
     asked: list[Trace] = []
@@ -34,7 +35,10 @@ def needed(traces: dict[int, Trace]) -> list[Trace]:
         return asked[-1]
 
     found = scaling(trace_at, sizes)
-    return asked[:2] if found.affine and len(asked) == len(sizes) else asked
+    if found.affine:
+        return asked[:2] if len(asked) == len(sizes) else asked
+    made = {one.batch_size for one in asked}
+    return [*asked, *(traces[size] for size in measured if size not in made)]
 
 
 def main() -> None:
@@ -50,7 +54,8 @@ def main() -> None:
         if len(paths) < 3:
             print(f"not traced: {case.name}")
             continue
-        data = msgspec.msgpack.encode(needed({size: trace.load(path) for size, path in paths.items()}))
+        traces = {size: trace.load(path) for size, path in paths.items()}
+        data = msgspec.msgpack.encode(needed(traces, case.batch_sizes))
         (PACKED / f"{case.name}.xz").write_bytes(lzma.compress(data, preset=9))
 
 

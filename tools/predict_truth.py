@@ -66,7 +66,7 @@ def model_of(traces: tuple[Trace, ...]) -> Model:
     found = scaling(by_size.__getitem__, (low, high, third))
     if found.affine:
         return MemoryModel(found.at, MEASURED)
-    return LineModel(found.at, MEASURED, (low, high, third))
+    return LineModel(found.at, MEASURED, (low, high, third), also=by_size)
 
 
 def load(name: str) -> tuple[Trace, ...] | None:

@@ -1,6 +1,7 @@
 """Asks cuDNN which workspace it would take for many convolutions, without running any.
 
-    python tools/query_cudnn.py --out OUT [--budget-s 100] [--workers 12] [--deviceless [--library DIR]]
+    python tools/query_cudnn.py --out OUT [--ask top|most|dense] [--budget-s 100] [--workers 12]
+                                [--deviceless [--library DIR]]
 
 PyTorch takes the first engine that cuDNN's heuristics name (aten/src/ATen/native/cudnn/Conv_v8.cpp), so its workspace
 is known as soon as the heuristics are asked: about a millisecond each. With a GPU they are asked for that GPU. With
@@ -12,6 +13,9 @@ Writes OUT/heuristics.jsonl.gz: a header, then a line for each shape and kind of
 direction (forward, data, filter) `bytes` of workspace and `engine` by batch size, null where none was found; for some
 `most`, the largest workspace of all engines offered, at the batch size `most_at` (what cudnn.benchmark may try).
 `bytes_all`, where TF32 is not allowed: as releases of PyTorch that look at all answers before the fallbacks choose.
+
+`--ask most` writes OUT/most.jsonl.gz instead: `most` for each direction by batch size, nothing else. `--ask dense` writes
+OUT/dense.jsonl.gz: `bytes` by many more batch sizes, for the convolutions of networks and training steps only.
 """
 
 from __future__ import annotations
@@ -38,12 +42,17 @@ from workspace_grid.conv import KINDS, Conv, model_shapes, randoms, sweeps
 STEPS = Path(__file__).parent / "workspace_grid" / "step_convs.json"
 BATCHES = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160, 192, 224, 256, 320,
            384, 448, 512, 640, 768, 1024, 1536, 2048)  # fmt: skip
+DENSE = (*range(1, 17), *(step * unit for unit in (2, 4, 8, 16, 32, 64, 128, 256) for step in range(9, 17)))
+DENSE_SHARE = 0.7  # of the share below
+SCALES = (0.25, 0.4, 0.5, 0.57, 0.6, 0.71, 0.75, 0.8, 0.86, 0.9, 1.14, 1.29, 1.43, 1.6, 1.71, 2.0, 2.29, 2.86)
+VARIANTS = {"most": 3, "dense": 6}  # images of other sizes, for each convolution of a network
 SHARE = {  # of the batch sizes asked about
     ("tf32", "contiguous"): 1.0, ("bf16", "contiguous"): 0.7, ("bf16", "channels_last"): 0.7,
     ("fp16", "contiguous"): 0.5, ("fp16", "channels_last"): 0.4, ("tf32", "channels_last"): 0.25,
     ("fp32", "contiguous"): 0.4, ("fp32", "channels_last"): 0.1,
 }  # fmt: skip
 MOST = {("tf32", "contiguous"), ("fp16", "contiguous"), ("fp16", "channels_last")}
+MOST_SHARE = 0.25  # of the batch sizes that the largest workspace is asked for
 MOST_AT = 32
 LIMIT_BYTES = 1 << 32
 RANDOMS = 10000
@@ -71,6 +80,9 @@ H200 = {
     "supportCoopLaunch": 1, "totalGlobalMem": 150109880320, "smClockRateKHz": 1980000, "memClockRateKHz": 3201000,
     "l2CacheSize": 62914560, "cudaDeviceId": 0, "deviceVer": 900, "driverVer": 13000, "deviceName": "NVIDIA H200",
 }  # fmt: skip
+
+
+Task = tuple[Conv, list[int], bool]  # convolution, batch sizes, whether the largest workspace is asked for too
 
 
 class CudnnError(Exception):
@@ -250,21 +262,38 @@ def step_shapes() -> list[Conv]:
     return found
 
 
-def tasks(only: int) -> list[tuple[Conv, list[int], bool]]:
+def tasks(only: int, ask: str) -> list[Task]:
     """Convolutions with the batch sizes to ask about, most wanted first, in the same order every time."""
     draw = random.Random(5)
-    listed: list[tuple[Conv, list[int], bool]] = []
+    listed: list[Task] = []
     models = [conv for conv, _ in model_shapes()]
     for dtype, layout in KINDS:
+        share = {"top": SHARE[dtype, layout], "most": MOST_SHARE, "dense": DENSE_SHARE * SHARE[dtype, layout]}[ask]
         for conv in (*step_shapes(), *models):
-            batches = [size for size in BATCHES if draw.random() < SHARE[dtype, layout]]
-            listed.append((replace(conv, dtype=dtype, layout=layout), batches, (dtype, layout) in MOST))
+            batches = [size for size in (DENSE if ask == "dense" else BATCHES) if draw.random() < share]
+            most = ask == "top" and (dtype, layout) in MOST
+            listed.append((replace(conv, dtype=dtype, layout=layout), batches, most))
         for conv in dict.fromkeys(sweeps()):
             listed.append((replace(conv, dtype=dtype, layout=layout), [conv.batch], False))
     for conv in randoms(RANDOMS, 12):
         listed.append((conv, [conv.batch], False))
+    if ask == "dense":
+        listed = [one for one in listed if len(one[1]) > 1]
+    if ask != "top":
+        listed += [(conv, [conv.batch], False) for conv in variants(models, VARIANTS[ask])]
     draw.shuffle(listed)
     return [one for one in listed if _usable(one[0])][: only or None]
+
+
+def variants(models: list[Conv], count: int) -> Iterator[Conv]:
+    """Convolutions of networks on images of other sizes, with a batch size for each."""
+    draw = random.Random(20 + count)
+    for conv in models:
+        for dtype, layout in KINDS:
+            for scale in draw.sample(SCALES, count):
+                spatial = tuple(max(round(size * scale), 1) for size in conv.spatial)
+                batch = draw.choice(BATCHES)
+                yield replace(conv, batch=batch, spatial=spatial, dtype=dtype, layout=layout)
 
 
 def _usable(conv: Conv) -> bool:
@@ -273,29 +302,59 @@ def _usable(conv: Conv) -> bool:
     return conv.layout == "contiguous" or len(conv.spatial) > 1
 
 
-def answer(task: tuple[Conv, list[int], bool]) -> str:
-    """One line of the file."""
+def answer(task: Task) -> str:
+    """One line of the file of --ask top."""
     conv, batches, most = task
-    item = 4 if conv.dtype in ("tf32", "fp32") else 2
-    largest = max(prod(conv.input[1:]), prod(conv.output[1:])) * item
-    batches = [size for size in batches if size * largest <= LIMIT_BYTES]
-    row: dict[str, Any] = {
-        "dtype": conv.dtype, "last": conv.layout == "channels_last", "x": conv.input[1:], "w": conv.weight,
-        "y": conv.output[1:], "s": conv.stride, "p": conv.padding, "d": conv.dilation, "g": conv.groups,
-        "t": conv.transposed, "n": batches, "bytes": [], "engine": [],
-    }  # fmt: skip
-    operations = (DATA if conv.transposed else FORWARD, FORWARD if conv.transposed else DATA, FILTER)
-    for operation in operations:
-        found = [_ask(operation, replace(conv, batch=size)) for size in batches]
+    largest, row = _described(conv, batches)
+    row["engine"] = []
+    for operation in _operations(conv):
+        found = [_ask(operation, replace(conv, batch=size)) for size in row["n"]]
         row["bytes"].append([bytes_ for _, bytes_ in found])
         row["engine"].append([engine for engine, _ in found])
         if conv.dtype == "fp32":  # where the top answer, on tensor cores, is not allowed
-            others = [_ask(operation, replace(conv, batch=size), ALL) for size in batches]
+            others = [_ask(operation, replace(conv, batch=size), ALL) for size in row["n"]]
             row.setdefault("bytes_all", []).append([bytes_ for _, bytes_ in others])
     if most and MOST_AT * largest <= LIMIT_BYTES:
         row["most_at"] = MOST_AT
-        row["most"] = [_most(operation, replace(conv, batch=MOST_AT)) for operation in operations]
+        row["most"] = [_most(operation, replace(conv, batch=MOST_AT)) for operation in _operations(conv)]
     return json.dumps(row, separators=(",", ":"))
+
+
+def answer_most(task: Task) -> str:
+    """One line of the file of --ask most."""
+    _, row = _described(task[0], task[1])
+    row["most"] = [[_most(one, replace(task[0], batch=size)) for size in row["n"]] for one in _operations(task[0])]
+    del row["bytes"]
+    return json.dumps(row, separators=(",", ":"))
+
+
+def answer_dense(task: Task) -> str:
+    """One line of the file of --ask dense."""
+    conv = task[0]
+    _, row = _described(conv, task[1])
+    stages = ALL if conv.dtype == "fp32" else TOP
+    for operation in _operations(conv):
+        row["bytes"].append([_ask(operation, replace(conv, batch=size), stages)[1] for size in row["n"]])
+    return json.dumps(row, separators=(",", ":"))
+
+
+ANSWERS = {"top": ("heuristics", answer), "most": ("most", answer_most), "dense": ("dense", answer_dense)}
+
+
+def _operations(conv: Conv) -> tuple[int, int, int]:
+    return (DATA if conv.transposed else FORWARD, FORWARD if conv.transposed else DATA, FILTER)
+
+
+def _described(conv: Conv, batches: list[int]) -> tuple[int, dict[str, Any]]:
+    """Bytes of the larger tensor with one sample, and a line without its answers."""
+    item = 4 if conv.dtype in ("tf32", "fp32") else 2
+    largest = max(prod(conv.input[1:]), prod(conv.output[1:])) * item
+    row: dict[str, Any] = {
+        "dtype": conv.dtype, "last": conv.layout == "channels_last", "x": conv.input[1:], "w": conv.weight,
+        "y": conv.output[1:], "s": conv.stride, "p": conv.padding, "d": conv.dilation, "g": conv.groups,
+        "t": conv.transposed, "n": [size for size in batches if size * largest <= LIMIT_BYTES], "bytes": [],
+    }  # fmt: skip
+    return largest, row
 
 
 def _ask(operation: int, conv: Conv, stages: tuple[tuple[int, int], ...] = TOP) -> tuple[int | None, int | None]:
@@ -360,6 +419,7 @@ def described(cudnn: Cudnn) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--ask", choices=ANSWERS, default="top")
     parser.add_argument("--budget-s", type=float, default=100.0)
     parser.add_argument("--workers", type=int, default=12)
     parser.add_argument("--only", type=int, default=0, help="so many tasks")
@@ -368,21 +428,22 @@ def main() -> None:
     options = parser.parse_args()
     began = time.monotonic()
     start(options.library, options.deviceless)
-    answer(tasks(1)[0])  # in this process first: what goes wrong here would go wrong without end in a pool
+    name, ask = ANSWERS[options.ask]
+    ask(tasks(1, options.ask)[0])  # in this process first: what goes wrong here would go wrong without end in a pool
     options.out.mkdir(parents=True, exist_ok=True)
     context = multiprocessing.get_context("spawn")
     initial = (options.library, options.deviceless)
     lines = 0
-    with gzip.open(options.out / "heuristics.jsonl.gz", "wt", compresslevel=9) as file:
+    with gzip.open(options.out / f"{name}.jsonl.gz", "wt", compresslevel=9) as file:
         file.write(json.dumps(header(options.deviceless, options.library)) + "\n")
         with context.Pool(options.workers, start, initial) as pool:
-            for line in pool.imap_unordered(answer, tasks(options.only)):
+            for line in pool.imap_unordered(ask, tasks(options.only, options.ask), chunksize=4):
                 file.write(line + "\n")
                 lines += 1
                 if time.monotonic() - began > options.budget_s:
                     pool.terminate()
                     break
-    size = (options.out / "heuristics.jsonl.gz").stat().st_size
+    size = (options.out / f"{name}.jsonl.gz").stat().st_size
     print(lines, "lines", round(time.monotonic() - began, 1), "s", size, "bytes")
 
 

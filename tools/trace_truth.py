@@ -2,8 +2,8 @@
 
     python tools/trace_truth.py --out DIR [--only NAMES] [--jobs 2]
 
-Writes DIR/NAME-BATCH.trace at the three batch sizes that the product itself traces (or, for steps that look at values,
-at the measured ones with real tensors), and at a fourth one where sizes may grow with its square. A case whose traces are there already is left out.
+Writes DIR/NAME-BATCH.trace at the three batch sizes that the product itself traces, at a fourth one where sizes may grow
+with its square, and at the measured ones where they follow no rule. A case whose traces are there already is left out.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ def _one(case: truth.Case, out: Path) -> int:
     try:
         try:
             # the three batch sizes, and further ones where sizes do not follow a straight line
-            scaling(lambda batch_size: _save(case, batch_size, "fake", out), FAKE_BATCH_SIZES)
+            _trace(case, "fake", FAKE_BATCH_SIZES, out)
         except DataDependentError as error:
             print(f"{case.name}: {error}", flush=True)
             torch.set_num_threads(1)
-            scaling(lambda batch_size: _save(case, batch_size, "real-cpu", out), REAL_BATCH_SIZES)
+            _trace(case, "real-cpu", REAL_BATCH_SIZES, out)
     except WhichGpuError as error:
         print(f"{case.name}: {error}", flush=True)
         return 1
@@ -72,6 +72,13 @@ def _one(case: truth.Case, out: Path) -> int:
         return 1
     (out / f"{case.name}.done").touch()
     return 0
+
+
+def _trace(case: truth.Case, kind: str, batch_sizes: tuple[int, int, int], out: Path) -> None:
+    found = scaling(lambda batch_size: _save(case, batch_size, kind, out), batch_sizes)
+    if not found.affine:  # the product traces the batch size that it is asked about
+        for batch_size in set(case.batch_sizes) - set(batch_sizes):
+            _save(case, batch_size, kind, out)
 
 
 def _save(case: truth.Case, batch_size: int, kind: str, out: Path) -> trace.Trace:

@@ -205,8 +205,8 @@ def caveats(trace: Trace) -> list[str]:
         )
     if trace.facts.get("cudnn_benchmark"):
         found.append(
-            "torch.backends.cudnn.benchmark is on: cuDNN then tries algorithms that may take far more memory than "
-            "predicted while it does"
+            "torch.backends.cudnn.benchmark is on: while cuDNN looks for the fastest algorithms, in the first step at "
+            "each shape, it takes far more memory than later; where there is less, it looks among fewer"
         )
     if trace.kind == "real-cpu":
         found.append(

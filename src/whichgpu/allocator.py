@@ -522,6 +522,9 @@ def _segment_state(run: list[Block], expandable: bool) -> SegmentState:
     return SegmentState(run[0].address, sum(block.size for block in run), pool, expandable, blocks)
 
 
+EMPTY_CACHE = 0  # an entry of a program: segments without a live block are given back to the driver
+
+
 class CheckedProgram(tuple[int, ...]):
     """A program that allocates every slot at most once, and frees it at most once and after that.
 
@@ -552,7 +555,8 @@ def replay(
 ) -> Replay:
     """Run a program of allocations and frees: does it fit, and how much memory does it reserve?
 
-    `slot + 1` in `program` allocates `sizes[slot]` bytes, `-(slot + 1)` frees them; a slot may be used again.
+    `slot + 1` in `program` allocates `sizes[slot]` bytes, `-(slot + 1)` frees them; a slot may be used again. `EMPTY_CACHE`
+    does what `torch.cuda.empty_cache` does.
     `limit_bytes` is the most that all segments may add up to (card memory less the CUDA context, or what
     `torch.cuda.set_per_process_memory_fraction` allows), None for no limit. A slot in `optional` is done without where
     there is no room for it although the cache has been given back, and so are from then on those it stands for there.
@@ -571,17 +575,17 @@ def replay(
 
 
 def _check_entries(program: Sequence[int], slots: int) -> None:
-    if program and (max(program) > slots or min(program) < -slots or 0 in program):
-        index = next(i for i, entry in enumerate(program) if entry == 0 or abs(entry) > slots)
+    if program and (max(program) > slots or min(program) < -slots):
+        index = next(i for i, entry in enumerate(program) if abs(entry) > slots)
         raise ValueError(
             f"program[{index}] is {program[index]}; entries are slot + 1 or -(slot + 1), and there are {slots} slots"
         )
 
 
 def _uses_slots_once(program: Sequence[int]) -> bool:
-    if len(set(program)) < len(program):
+    if len(set(program)) < len(program) - max(program.count(EMPTY_CACHE) - 1, 0):
         return False
-    born: set[int] = set()
+    born: set[int] = {EMPTY_CACHE}
     for entry in program:
         if entry > 0:
             born.add(entry)
@@ -624,6 +628,8 @@ def _replay_by_steps(
                 if allocator.peak_reserved_bytes > reserved:
                     reserved = allocator.peak_reserved_bytes
                     reserved_at = index
+            elif entry == EMPTY_CACHE:
+                allocator.empty_cache()
             else:
                 block = live[-entry]
                 if block is None and -entry in skipped:
@@ -752,6 +758,8 @@ def _replay_plain(
             size = blocks[slot]
             if size <= _SMALL:
                 if not size:
+                    if entry == EMPTY_CACHE:
+                        reserved -= _release_segments(segments, edges, small, large, driver)
                     continue
                 keys = small
             else:
@@ -810,6 +818,6 @@ def live_at(program: Sequence[int], index: int) -> list[int]:
     for entry in program[: index + 1]:
         if entry > 0:
             live[entry - 1] = None
-        else:
+        else:  # an emptied cache had nothing alive in it
             live.pop(-entry - 1, None)
     return list(live)

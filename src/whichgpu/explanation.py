@@ -19,7 +19,7 @@ from typing import Literal
 import msgspec
 
 from whichgpu.advice import Basis, TraceInfo
-from whichgpu.allocator import DEFAULT_CONFIG, Block, CachingAllocator
+from whichgpu.allocator import DEFAULT_CONFIG, EMPTY_CACHE, Block, CachingAllocator, OutOfMemory
 from whichgpu.intervals import Verdict
 from whichgpu.memory import MemoryModel, Program
 from whichgpu.remedies import LeftOut, Remedy
@@ -137,10 +137,18 @@ def _walked(
     blocks: dict[int, tuple[Block, int]] = {}
     allocated: list[int] = []
     held: list[tuple[int, int, int]] = []
+    skipped: set[int] = set()
     for place, instruction in enumerate(program.instructions):
-        if instruction > 0:
-            blocks[instruction - 1] = (allocator.malloc(program.sizes[instruction - 1]), place)
-        else:
+        if instruction > 0 and instruction - 1 not in skipped:
+            try:
+                blocks[instruction - 1] = (allocator.malloc(program.sizes[instruction - 1]), place)
+            except OutOfMemory:
+                if instruction - 1 not in program.optional:
+                    raise
+                skipped.update(program.optional[instruction - 1])
+        elif instruction == EMPTY_CACHE:
+            allocator.empty_cache()
+        elif -instruction - 1 in blocks:  # one that there was no room for is not
             allocator.free(blocks.pop(-instruction - 1)[0])
         allocated.append(allocator.allocated_bytes)
         if place == peak_at:

@@ -7,7 +7,7 @@ middle line; what surely fits follows from the steepest rise that was seen (`int
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from math import ceil
 
 from whichgpu.allocator import Replay
@@ -21,7 +21,11 @@ _SEGMENT_BYTES = 20 << 20
 
 
 class LineModel:
-    """Memory of one workload from its peaks at a few traced batch sizes."""
+    """Memory of one workload from its peaks at a few traced batch sizes.
+
+    `also` are batch sizes that were traced too, because they were asked about: answered from their own trace, and no part
+    of the line.
+    """
 
     exact = False
 
@@ -31,14 +35,16 @@ class LineModel:
         capability: tuple[int, int],
         batch_sizes: Sequence[int],
         answers: Answers | None = None,
+        also: Collection[int] = (),
     ) -> None:
         self._model = MemoryModel(at, capability, answers=answers)
         self._traced = tuple(sorted(batch_sizes))
+        self._known = {*batch_sizes, *also}
         self._points = [(n, self._model.replay(n)) for n in self._traced]
 
     def replay(self, batch_size: int, limit_bytes: int | None = None) -> Replay:
-        """Peaks at a batch size, on the middle line, and whether it stays below the limit."""
-        if batch_size in self._traced:
+        """Peaks at a batch size, on the middle line unless it was traced, and whether it stays below the limit."""
+        if batch_size in self._known:
             return self._model.replay(batch_size, limit_bytes)
         reserved = self._middle("peak_reserved_bytes", batch_size)
         fits = limit_bytes is None or reserved <= limit_bytes
@@ -64,7 +70,7 @@ class LineModel:
 
     def peak(self, batch_size: int, limit_bytes: int | None = None) -> Peak:
         """What is held at the peak: each share on its own line, added up to the peak on the middle line."""
-        if batch_size in self._traced:
+        if batch_size in self._known:
             return self._model.peak(batch_size, limit_bytes)
         (one, first), (other, last) = ((n, self._model.peak(n)) for n in (self._traced[0], self._traced[-1]))
         held = {
@@ -79,6 +85,10 @@ class LineModel:
     def largest_batch(self, limit_bytes: int) -> int:
         """The largest batch size that fits by the middle line; 0 when 1 does not."""
         return _largest(lambda n: self.fits(n, limit_bytes))
+
+    def middle_bytes(self, batch_size: int) -> int:
+        """Reserved peak on the middle line, also where a trace says better."""
+        return self._middle("peak_reserved_bytes", batch_size)
 
     def steep_bytes(self, batch_size: int) -> int:
         """Reserved peak on the steepest line through any two traced batch sizes, from the highest start.

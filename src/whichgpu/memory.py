@@ -20,6 +20,7 @@ import msgspec
 from whichgpu import search, workspaces
 from whichgpu.allocator import (
     DEFAULT_CONFIG,
+    EMPTY_CACHE,
     AllocatorConfig,
     CachingAllocator,
     CheckedProgram,
@@ -338,6 +339,8 @@ def _blocks_at(program: Program, result: Replay, config: AllocatorConfig) -> lis
                 if instruction - 1 not in program.optional:
                     raise
                 skipped.update(program.optional[instruction - 1])
+        elif instruction == EMPTY_CACHE:
+            allocator.empty_cache()
         elif -instruction - 1 in blocks:  # one that there was no room for is not
             allocator.free(blocks.pop(-instruction - 1))
     return [(slot, block.size) for slot, block in blocks.items()]
@@ -415,6 +418,12 @@ def _shared(source: Scaled | Single) -> _Shared:
     return found
 
 
+def _without_size(temporary: workspaces.Temporary, names: dict[str, int]) -> workspaces.Temporary:
+    """What a layout depends on; searches are numbered, as their names differ from batch size to batch size."""
+    search = str(names.setdefault(temporary.search, len(names))) if temporary.search else ""
+    return msgspec.structs.replace(temporary, bytes=0, search=search)
+
+
 class _Layout(msgspec.Struct, frozen=True):
     """The part of a program that does not depend on sizes."""
 
@@ -473,7 +482,8 @@ class _Skeleton:
     def program(self, storage_bytes: list[int], temporaries: _Temporaries) -> Program:
         """Everything with its sizes; `temporaries` by group."""
         # batch sizes differ in sizes, seldom in what is allocated and freed
-        shape = tuple(tuple(msgspec.structs.replace(one, bytes=0) for one in group) for group in temporaries)
+        names: dict[str, int] = {}
+        shape = tuple(tuple(_without_size(one, names) for one in group) for group in temporaries)
         layout = self._layouts.get(shape)
         if layout is None:
             layout = self._layouts[shape] = self._layout(len(storage_bytes), temporaries)
@@ -486,6 +496,7 @@ class _Skeleton:
         op_index: list[int] = []
         taken: list[tuple[int, int]] = []
         kept: set[str] = set()
+        searched: set[str] = set()
         for instructions, marks, group, own in self._pieces:
             base = len(out)
             for at, index in marks:
@@ -506,10 +517,15 @@ class _Skeleton:
                         if temporary.key in kept:
                             continue
                         kept.add(temporary.key)
+                    if temporary.search in searched:
+                        continue
                     taken.append((group, number))
                     slot = storages + len(taken)
                     out.append(slot)
-                    if not temporary.kept:
+                    if temporary.search:
+                        searched.add(temporary.search)
+                        out += (-slot, EMPTY_CACHE)
+                    elif not temporary.kept:
                         until = temporary.freed_before
                         frees.setdefault(until if place <= until < last else last, []).append(-slot)
                 out += frees.get(place, ())

@@ -28,6 +28,9 @@ Progress = Callable[[str], None]
 
 # Up to here the batch size that is asked about is traced as well. Beyond, the user's own data may take too much memory.
 _LARGEST_CHECKED = 1024
+# With real tensors a step takes as long as on the CPU: it is traced where that takes no longer than this, by the time that
+# another batch size took.
+_LONGEST_REAL_S = 90.0
 
 
 class Predictor:
@@ -44,6 +47,7 @@ class Predictor:
         self._tracers = Tracers(ref, cache=cache_directory() if cache else None, on_progress=on_progress)
         self._scalings: dict[str, Scaling] = {}
         self._models: dict[tuple[str, tuple[int, int]], Model] = {}
+        self._asked: set[int] = set()  # batch sizes that are traced for themselves where others are on a line
         self._book = self._tracers.book()
         self._answered = len(self._book)
         self._evidence: dict[str, tuple[Evidence, ...]] = {}  # by class of cards
@@ -104,7 +108,8 @@ class Predictor:
                     scaled.at, capability, answers=answers, batch_sizes=self._tracers.batch_sizes
                 )
             else:
-                self._models[key] = LineModel(scaled.at, capability, self._tracers.batch_sizes, answers)
+                also = [size for size in self._asked if self._is_quick(scaled.example, size)]
+                self._models[key] = LineModel(scaled.at, capability, self._tracers.batch_sizes, answers, also)
         return self._models[key]
 
     def estimate(self, capability: tuple[int, int]) -> Estimate:
@@ -120,9 +125,13 @@ class Predictor:
         """Trace the batch size that is asked about too, where that is cheap: the step may fail at just this one.
 
         Raises StepError if so. Where its sizes are not those foretold, each batch size counts by itself from now on.
+        Where they are on a line, this one is answered from its trace.
         """
         name = self._class_of(capability)
         scaled = self._scalings[name]
+        if not scaled.affine:
+            self._asked.add(batch_size)
+            self._models.clear()
         if scaled.example.kind != "fake" or batch_size > _LARGEST_CHECKED or batch_size in self._tracers.batch_sizes:
             return
         key = f"{name} {batch_size}"
@@ -137,6 +146,13 @@ class Predictor:
         if reason is not None:
             at = one_by_one(lambda size: self._tracers.trace_at(size, name))
             self._scalings[name] = Scaling(affine=False, reason=reason, at=at, example=scaled.example)
+
+    @staticmethod
+    def _is_quick(example: Trace, batch_size: int) -> bool:
+        """Whether a trace like the example takes little time and memory at a batch size."""
+        if example.kind == "fake":
+            return batch_size <= _LARGEST_CHECKED
+        return example.seconds / example.batch_size * batch_size <= _LONGEST_REAL_S
 
     def source(self, batch_size: int, capability: tuple[int, int]) -> Scaled | Single:
         """The events at a batch size, one by one: foretold where that can be, and else from a trace of its own."""

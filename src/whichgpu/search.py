@@ -48,8 +48,8 @@ def largest_batch(
     return low
 
 
-# Where smaller batch sizes are looked at once more: as far below, in so many places
-_REACH, _PLACES = 0.25, 8
+# Where smaller batch sizes are looked at once more: as far below, in so many places, closer together near what was found
+_REACH, _PLACES = 0.25, 16
 
 
 def lowest_edge(fits: Callable[[int], bool], found: int, near: int = 1) -> int:
@@ -60,7 +60,8 @@ def lowest_edge(fits: Callable[[int], bool], found: int, near: int = 1) -> int:
     not looked at.
     """
     low = min(max(round(found * (1 - _REACH)), near), found)
-    places = sorted({low + (found - low) * place // _PLACES for place in range(_PLACES)} - {found})
+    distances = (-(-(found - low) * place**2 // _PLACES**2) for place in range(1, _PLACES + 1))
+    places = sorted({found - distance for distance in distances} - {found})
     fitting, failing = 0, 0
     for place in places:
         if not fits(place):

@@ -16,7 +16,7 @@ import secrets
 from pathlib import Path
 from typing import Any
 
-from whichgpu.allocator import DEFAULT_CONFIG, Block, CachingAllocator, SegmentState
+from whichgpu.allocator import DEFAULT_CONFIG, EMPTY_CACHE, Block, CachingAllocator, OutOfMemory, SegmentState
 from whichgpu.errors import InputError
 from whichgpu.memory import Program
 from whichgpu.trace import Trace
@@ -79,6 +79,7 @@ class _Recording:
         self._allocator = CachingAllocator(limit_bytes, DEFAULT_CONFIG, self._place)
         self._frames: dict[int, list[dict[str, Any]]] = {}  # by operator; shared, so that the file stays small
         self._live: dict[int, tuple[Block, list[dict[str, Any]]]] = {}  # by slot
+        self._skipped: set[int] = set()  # slots that are done without
 
     def snapshot(self) -> dict[str, Any]:
         """Replay all of it."""
@@ -88,8 +89,12 @@ class _Recording:
             if place in starts:
                 frames = self._frames_of(starts[place])
             if instruction > 0:
-                self._malloc(instruction - 1, frames)
-            else:
+                if instruction - 1 not in self._skipped:
+                    self._malloc(instruction - 1, frames)
+            elif instruction == EMPTY_CACHE:
+                self._allocator.empty_cache()
+                self._note_released(frames)
+            elif -instruction - 1 in self._live:  # one that there was no room for is not
                 self._free(-instruction - 1, frames)
         by_address = {block.address: own for block, own in self._live.values() if block.requested_bytes}
         return {
@@ -108,7 +113,14 @@ class _Recording:
     def _malloc(self, slot: int, frames: list[dict[str, Any]]) -> None:
         size = self._program.sizes[slot]
         retries = self._allocator.num_alloc_retries
-        block = self._allocator.malloc(size)
+        try:
+            block = self._allocator.malloc(size)
+        except OutOfMemory:
+            if slot not in self._program.optional:
+                raise
+            self._skipped.update(self._program.optional[slot])
+            self._note_released(frames)
+            return
         if self._allocator.num_alloc_retries != retries:
             self._note_released(frames)
         for address, segment in self._fresh:

@@ -28,6 +28,7 @@ class World:
     def __init__(self) -> None:
         self.calls: dict[str, Sequence[Call]] = {}  # workload -> program; TRAINING where none is named
         self.bucket = 1  # batch sizes are padded up to a multiple
+        self.trace_seconds = 0.0  # what a trace says it took
         self.same_for: tuple[str, ...] = ()
         self.facts: dict[str, Any] = {}
         self.fake_fails: Exception | None = None
@@ -74,7 +75,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
                 workload=self.ref.text,
                 facts={"same_for": [capability, *found.same_for], **found.facts},
             )
-            return msgspec.structs.replace(trace, batch_size=batch_size)
+            return msgspec.structs.replace(trace, batch_size=batch_size, seconds=found.trace_seconds)
 
         def holds(self, batch_size: int, capability: str) -> bool:
             return (self.kind, batch_size, capability) in found.held
@@ -374,6 +375,21 @@ def test_a_larger_batch_may_be_the_first_to_need_real_tensors(world: World) -> N
 
     assert "real-cpu" == report.trace.kind
     assert {1, 2, 3} == {size for kind, size, _ in world.asked if kind == "real-cpu"}
+
+
+@pytest.mark.parametrize(("seconds", "traced"), [(0.5, {1, 2, 3, 40}), (60.0, {1, 2, 3})])
+def test_the_batch_that_is_asked_about_is_traced_where_that_is_quick(
+    world: World, seconds: float, traced: set[int]
+) -> None:
+    """With real tensors too, and whatever line others are on; not where the CPU would take too long."""
+    world.fake_fails, world.bucket, world.trace_seconds = DataDependentError("nonzero"), 2, seconds
+    report = api.fit("bert-base", batch_size=40, gpus=["H200"])
+
+    assert traced == {size for kind, size, _ in world.asked if kind == "real-cpu"}
+    world.fake_fails, world.bucket = None, 1
+    exact = api.fit("bert-base", batch_size=40, gpus=["H200"])
+    same = report.gpus[0].peak_reserved_bytes == exact.gpus[0].peak_reserved_bytes
+    assert same == (40 in traced)
 
 
 def test_a_step_with_real_tensors_may_want_more_than_one_sample(world: World) -> None:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from whichgpu.trace import Op, Tensor
-from whichgpu.workspaces import cudnn, temporaries
+from whichgpu.workspaces import cudnn, cudnn_search, temporaries
 from whichgpu.workspaces.convolution import problems
 from whichgpu.workspaces.cudnn import Problem
 
@@ -82,6 +82,44 @@ def test_each_feature_and_formula_has_a_name() -> None:
     assert len(cudnn.FORMULAS) == len(cudnn.needs(problem))
 
 
+def test_benchmark_searches_each_problem_once_in_each_thread() -> None:
+    """The largest workspace is taken before the engine's own, by a name that the problem and the pass decide."""
+    image, weight = first(16, 64, 224, 224), first(64, 64, 3, 3)
+    search, run = temporaries(convolution(image, weight, benchmark=True), HOPPER)
+    again = temporaries(convolution(image, weight, benchmark=True, output_padding=[0, 0]), HOPPER)[0]
+    deeper = Op("aten.convolution.default", "backward", 0, (image, weight), (), {"padding": [1, 1], "benchmark": True})
+
+    assert search.search == again.search != temporaries(deeper, HOPPER)[0].search
+    assert search.optional
+    assert not run.search
+    assert run.bytes <= search.bytes
+    assert not any(one.search for one in temporaries(convolution(image, weight), HOPPER))
+
+
+@pytest.mark.parametrize(
+    ("direction", "stride", "expected"),
+    [
+        ("forward", 1, 4 * 256 * 256 * 9 + 2 * (8192 + 65536) * 32 * 17 * 8),
+        ("filter", 1, 4 * 32 * 256 * 784 + 2 * 65536 * 32 * 17 * 8),
+        ("data", 1, 356_515_840),  # as cuDNN 9.19 listed on an H200
+        ("data", 2, 1_356_365_824),
+    ],
+)
+def test_transforms_need_the_same_bytes_as_on_the_card(direction: str, stride: int, expected: int) -> None:
+    """Fourier transforms of 32 images of 28 x 28 with 256 channels: whole, or in tiles for the input's gradient."""
+    side = 28 // stride
+    shapes = ((32, 256, 28, 28), (256, 256, 3, 3), (32, 256, side, side))
+    problem = Problem(direction, *shapes, (stride, stride), (1, 1), (1, 1), 1, "tf32", False)
+    found = dict(zip(cudnn_search.FORMULAS, cudnn_search.needs(problem), strict=True))
+
+    assert expected == found["tiled transforms" if direction == "data" else "transforms"]
+
+
+def test_the_tables_search_is_for_the_formulas_of_its_module() -> None:
+    """Numbers in the packaged trees mean what the module takes them for."""
+    assert cudnn_search.FORMULAS == cudnn.table().search_formulas
+
+
 def test_backward_gives_one_workspace_back_before_the_next_gradient() -> None:
     """The input gradient's workspace is gone before the weight gradient is allocated."""
     image = first(16, 64, 224, 224)
@@ -147,12 +185,13 @@ def test_transposed_sequence_runs_with_channels_last() -> None:
 
 @given(st.integers(1, 3000))
 def test_pieces_hold_until_the_next_one(batch: int) -> None:
-    """The line of a piece goes on to the next piece; after a single point it leads to the next one."""
-    pieces = [(2, 8, 200, 800), (16, 16, 100, 100), (32, 64, 320, 640)]
-    found = cudnn.between(pieces, batch)
+    """A formula or a line goes on to the next piece; between two pieces the longer one counts."""
+    pieces = [(2, 8, 0, 7), (16, 16, -1, 100, 100), (32, 128, 1, 0)]
+    found = cudnn.recalled(pieces, batch, [100 * batch, 10 * batch])
+
     if batch < 16:
-        assert 100 * batch == found
-    elif batch < 32:
-        assert 100 <= found <= 320
+        assert 100 * batch + 7 == found
+    elif batch == 16:
+        assert 100 == found
     else:
         assert 10 * batch == found

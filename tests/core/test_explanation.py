@@ -92,6 +92,17 @@ def test_under_a_limit_it_is_the_replay_under_that_limit() -> None:
     assert explain(TRAINING, 8) == explain(TRAINING, 8, limit)
 
 
+def test_what_is_done_without_is_no_holder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under a limit that leaves no room for a workspace, the step is explained without it."""
+    monkeypatch.setitem(workspaces.RULES, "made.up", lambda op, capability: [Temporary(900 * MIB, optional=True)])
+    source = scaled((*TRAINING, Call((Made(MIB),), name="made.up")))
+    roomy = MemoryModel(always(source), (9, 0)).replay(8).peak_reserved_bytes
+    found = explained(MemoryModel(always(source), (9, 0)), source.low, 8, roomy - 600 * MIB)
+
+    assert not any(held.op == "made.up" and held.category == "workspace" for held in found.holders)
+    assert MemoryModel(always(source), (9, 0)).fits(8, roomy - 600 * MIB)
+
+
 def test_repeated_layers_are_one_holder() -> None:
     """Storages of the same operator and line in modules that differ in their numbers are folded, with a count."""
     calls = [Call((Made(MIB),)) for _ in range(4)]

@@ -55,6 +55,18 @@ def test_the_steep_line_is_never_below_the_middle_one() -> None:
         assert model.replay(batch_size).peak_reserved_bytes <= model.steep_bytes(batch_size)
 
 
+def test_a_batch_size_that_was_asked_about_is_no_part_of_the_line() -> None:
+    """It is answered from its own trace, and everything else as without it."""
+    calls = (*TRAINING, Call((Made(0, 3 * MIB),)))
+    plain = line_model(calls)
+    asked = LineModel(lambda n: Single(make_trace(calls, n)), HOPPER, (1, 2, 3), also=(50,))
+
+    assert exact_model(calls).replay(50) == asked.replay(50)
+    assert plain.middle_bytes(50) == asked.middle_bytes(50) == plain.replay(50).peak_reserved_bytes
+    assert plain.replay(40) == asked.replay(40)
+    assert plain.steep_bytes(50) == asked.steep_bytes(50)
+
+
 def test_nothing_fits_in_nothing() -> None:
     """A limit below the weights allows not even batch size 1."""
     assert 0 == line_model().largest_batch(100 * MIB)

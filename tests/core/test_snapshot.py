@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from synthetic import MIB, TRAINING, Call, Made, always, programs, scaled
 
-from whichgpu import snapshot
+from whichgpu import snapshot, workspaces
 from whichgpu.errors import InputError
 from whichgpu.memory import MemoryModel
+from whichgpu.workspaces.records import Temporary
 
 
 def model_of(calls: list[Call] | tuple[Call, ...]) -> MemoryModel:
@@ -75,6 +76,28 @@ def test_a_cache_that_is_given_back_is_in_the_events() -> None:
     actions = [entry["action"] for entry in entries if entry["action"].startswith("segment")]
     assert ["segment_alloc", "segment_free", "segment_alloc"] == actions
     assert 60 * MIB == followed(entries)[1]
+
+
+def test_a_search_is_given_back_with_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is tried once is in the events with its segment, and neither is there for the second operator of its kind."""
+    rule = [Temporary(50 * MIB, optional=True, search="one")]
+    monkeypatch.setitem(workspaces.RULES, "made.up", lambda op, capability: rule)
+    calls = [Call((Made(30 * MIB),), name="made.up"), Call((Made(30 * MIB),), name="made.up")]
+    (entries,) = made(calls, 4, None)["device_traces"]
+
+    assert [30, 50, 50, 30] == [entry["size"] // MIB for entry in entries if entry["action"].startswith("segment")]
+    assert (["segment_alloc"] * 2 + ["segment_free", "segment_alloc"]) == [
+        entry["action"] for entry in entries if entry["action"].startswith("segment")
+    ]
+
+
+def test_what_is_done_without_is_not_in_the_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under a limit that leaves no room for a workspace, the snapshot is that of the step without it."""
+    calls = [Call((Made(40 * MIB),), name="made.up")]
+    without = made(calls, 4, 60 * MIB)
+    monkeypatch.setitem(workspaces.RULES, "made.up", lambda op, capability: [Temporary(30 * MIB, optional=True)])
+
+    assert without == made(calls, 4, 60 * MIB)
 
 
 def test_events_are_dictionaries_of_their_own_and_frames_are_shared() -> None:

@@ -322,3 +322,22 @@ def test_recurrent_workspaces() -> None:
 
     assert errors[len(errors) // 2] <= 0.06
     assert errors[len(errors) * 9 // 10] <= 0.12
+
+
+def _normalised(dtype: str, *, backward: bool = False, weight: str = "float32") -> list[int]:
+    """Temporaries of batch normalisation as it is traced on the CPU, of 16 images of 112 x 112 with channels last."""
+    tensor = Tensor((16, 64, 112, 112), dtype, (802816, 1, 7168, 64))
+    scale = Tensor((64,), weight)
+    if backward:
+        op = Op("aten.native_batch_norm_backward.default", "backward", 0, (tensor, tensor, *[scale] * 5), (), {})
+    else:
+        op = Op("aten.native_batch_norm.default", "forward", 0, (tensor, *[scale] * 4), (), {"training": True})
+    return [one.bytes for one in temporaries(op, (9, 0))]
+
+
+def test_batch_normalisation_runs_in_cudnn_but_for_bfloat16() -> None:
+    """Float32 with channels last takes what cuDNN was measured to take on an H200; bfloat16 PyTorch's own kernel."""
+    assert [1_619_252] == _normalised("float32")
+    assert [1_071_652] == _normalised("float32", backward=True)
+    assert [131_072, 8] == _normalised("bfloat16")
+    assert [131_072, 8] == _normalised("float16", weight="float16")

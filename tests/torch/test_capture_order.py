@@ -227,3 +227,23 @@ def test_second_derivatives_of_a_convolution_copy_what_is_transposed(tracing: Tr
     assert all(
         not tensor.stride for op in trace.ops if op.name == "aten.convolution.default" for tensor in op.inputs[:2]
     )
+
+
+def test_a_convolutions_gradients_lie_as_it_runs(tracing: Tracing) -> None:
+    """Channels last in the output's gradient, as detection heads have it, does not get into the gradients of its inputs."""
+
+    def setup(device: torch.device) -> Step:
+        layer = nn.Conv2d(8, 6, 3, padding=1).to(device)
+
+        def step(batch_size: int) -> None:
+            images = torch.randn(batch_size, 8, 10, 10, device=device, requires_grad=True)
+            scores = layer(images).permute(0, 2, 3, 1).reshape(batch_size, -1, 3)
+            (scores * scores.detach().clone()).sum().backward()
+
+        return step
+
+    trace = tracing.trace(setup, 4)
+    (backward,) = (op for op in trace.ops if op.name == "aten.convolution_backward.default" and op.step == 0)
+
+    assert backward.inputs[0].stride != ()
+    assert [(), ()] == [gradient.stride for gradient in backward.outputs[:2]]

@@ -71,6 +71,23 @@ def unet2d_adam_fp32(device, *, image_size=256, width=64, depth=5):
     return step
 
 
+def unet2d_benchmark_fp32(device, *, image_size=160, width=48, depth=4):
+    torch.manual_seed(0)
+    torch.backends.cudnn.benchmark = True
+    model = _UNet(2, 1, 4, width, depth).to(device)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
+
+    def step(batch_size):
+        images = torch.randn(batch_size, 1, image_size, image_size, device=device)
+        labels = torch.randint(0, 4, (batch_size, image_size, image_size), device=device)
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(images), labels)
+        loss.backward()
+        optimizer.step()
+
+    return step
+
+
 def unet2d_bilinear_channels_last_bf16amp(device, *, image_size=384, width=32, depth=5):
     torch.manual_seed(0)
     model = _UNet(2, 3, 1, width, depth, transposed=False).to(device, memory_format=torch.channels_last)

@@ -1,8 +1,9 @@
 """What one process measures of one training step: peaks, the allocator's history, memory by operator.
 
-Every function here runs in a process of its own that has not touched CUDA before. A step runs `STEPS` times:
+Every function here runs in a process of its own that has not touched CUDA before. A step runs `steps(case)` times:
 the first makes gradients and optimizer state, the second meets them, the third is the steady state; peaks are
-read after each step and never reset, so the last one is the peak of the run. On a CPU the same protocol runs
+read after each step and never reset, so the last one is the peak of the run. A GradScaler leaves steps of the optimizer
+out until its scale is low enough, so that the first three may be without any. On a CPU the same protocol runs
 without figures, which proves the machinery and nothing else.
 """
 
@@ -18,7 +19,7 @@ import torch
 
 from truth import Case
 
-STEPS = 3
+STEPS, SCALED_STEPS = 3, 12  # the scale is halved from 65536 with each step that is left out
 TIMED_STEPS = 5
 # operators that only take memory: what they take belongs to the operator that calls them
 FACTORIES = ("aten::empty", "aten::resize_", "aten::new_empty", "aten::zeros", "aten::new_zeros")
@@ -40,6 +41,11 @@ STATISTICS = {
     "alloc_retries": "num_alloc_retries",
     "ooms": "num_ooms",
 }
+
+
+def steps(case: Case) -> int:
+    """How often a step runs."""
+    return SCALED_STEPS if case.precision == "fp16" else STEPS
 
 
 def _synchronize(device: torch.device) -> None:
@@ -166,7 +172,7 @@ def measure(
     mark()
     row["setup_s"] = round(time.perf_counter() - start, 3)
     start = time.perf_counter()
-    for _ in range(STEPS):
+    for _ in range(steps(case)):
         step(batch_size)
         mark()
     row["steps_s"] = round(time.perf_counter() - start, 3)
@@ -199,12 +205,12 @@ def _step_times(step: Any, batch_size: int, device: torch.device) -> dict[str, A
 def attempt(
     case: Case, batch_size: int, *, device: torch.device, tiny: bool, limit_bytes: int | None
 ) -> dict[str, Any]:
-    """Whether `STEPS` steps run under an allocator limit; running out of memory raises."""
+    """Whether that many steps run under an allocator limit; running out of memory raises."""
     row: dict[str, Any] = {}
     if device.type == "cuda" and limit_bytes is not None:
         row["allowed_bytes"] = limit_allocator(limit_bytes)
     step = case.setup(tiny=tiny)(device)
-    for _ in range(STEPS):
+    for _ in range(steps(case)):
         step(batch_size)
         _synchronize(device)
     if device.type == "cuda":

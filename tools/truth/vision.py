@@ -212,6 +212,39 @@ def mobilenet_v2_benchmark_channels_last_fp16(device, *, image_size=224):
     return step
 
 
+def resnet34_benchmark_bf16amp(device, *, image_size=224):
+    torch.manual_seed(0)
+    torch.backends.cudnn.benchmark = True
+    model = torchvision.models.resnet34(weights=None).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+
+    def step(batch_size):
+        images, labels = _batch(device, batch_size, image_size)
+        optimizer.zero_grad()
+        with torch.autocast(device.type, dtype=torch.bfloat16):
+            loss = nn.functional.cross_entropy(model(images), labels)
+        loss.backward()
+        optimizer.step()
+
+    return step
+
+
+def regnety_benchmark_fp32(device, *, image_size=224):
+    torch.manual_seed(0)
+    torch.backends.cudnn.benchmark = True
+    model = timm.create_model("regnety_016").to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True)
+
+    def step(batch_size):
+        images, labels = _batch(device, batch_size, image_size)
+        loss = nn.functional.cross_entropy(model(images), labels)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
 def resnet18_cifar_adam_forloop_fp32(device, *, image_size=32):
     torch.manual_seed(0)
     model = torchvision.models.resnet18(weights=None, num_classes=10)

@@ -89,12 +89,21 @@ def _softmax(kernel: Any) -> Any:
 
 def _convolution(input: Tensor, weight: Tensor, *args: Any) -> Tensor:
     """`determine_backend_memory_format` of Convolution.cpp: cuDNN keeps channels last of either."""
+    layout = _layout_of_either(input, weight)
     out = aten.convolution.default(input, weight, *args)
-    for tensor in (input, weight):
-        layout = suggest_memory_format(tensor)
-        if layout != torch.contiguous_format:
-            return out.to(memory_format=layout)
-    return out
+    return out if layout == torch.contiguous_format else out.to(memory_format=layout)
+
+
+def _layout_of_either(input: Tensor, weight: Tensor) -> torch.memory_format:
+    layout = suggest_memory_format(input)
+    return layout if layout != torch.contiguous_format else suggest_memory_format(weight)
+
+
+def _convolution_backward(grad: Tensor, input: Tensor, weight: Tensor, *args: Any) -> tuple[Tensor | None, ...]:
+    """`convolution_backward` of Convolution.cpp: gradients lie as the convolution runs, however theirs comes in."""
+    layout = _layout_of_either(input, weight)
+    *found, bias = aten.convolution_backward.default(grad, input, weight, *args)
+    return (*(None if one is None else one.contiguous(memory_format=layout) for one in found), bias)
 
 
 def _reduced_in_place(kernel: Any) -> Any:
@@ -192,6 +201,7 @@ _HOLLOW = {
     "_cudnn_rnn": recurrent.rnn,
     "_cudnn_rnn_backward": recurrent.rnn_backward,
     "convolution": _convolution,
+    "convolution_backward": _convolution_backward,
     "_scaled_dot_product_cudnn_attention": _cudnn_attention,
     **{
         name: _reduced_in_place(getattr(aten, name).default)

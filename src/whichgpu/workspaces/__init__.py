@@ -46,7 +46,7 @@ def temporaries(op: Op, capability: Capability, kept: Collection[str] = ()) -> t
     rule = RULES.get(op.name)
     if rule is None:
         return ()
-    return tuple(entry for entry in rule(op, capability) if entry.bytes > 0 and entry.key not in kept)
+    return tuple(entry for entry in rule(op, capability) if (entry.bytes or entry.search) and entry.key not in kept)
 
 
 __all__ = ["RULES", "Capability", "Temporary", "cublas_workspace_bytes", "facts", "temporaries"]

@@ -5,7 +5,8 @@ the convolution runs are copied, the result is allocated, then the workspace, wh
 direction begins. Depthwise convolutions in PyTorch's default layout run in PyTorch's own kernels, without workspace, but
 for some in float16 (aten/src/ATen/native/Convolution.cpp). What cuDNN takes is in `cudnn`.
 
-With cudnn.benchmark the first step also tries engines that are not counted here, in whatever memory is free.
+With cudnn.benchmark the first operator with a problem also takes what the search for the fastest engine takes
+(`cudnn_search`). Then it runs that engine, which only the clock knows; it is taken to be the first that the heuristics name.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from typing import Any
 
 from whichgpu.trace import Op, Tensor
 from whichgpu.workspaces.cudnn import Problem, Shape, workspace_bytes
-from whichgpu.workspaces.records import Capability, Rule, Temporary, bytes_of, contiguous_strides
+from whichgpu.workspaces.cudnn_search import largest_workspace_bytes
+from whichgpu.workspaces.records import AFTER_LAST, Capability, Rule, Temporary, bytes_of, contiguous_strides
 from whichgpu.workspaces.reductions import buffer_bytes
 
 _DEPTHWISE_CHANNELS = 32  # from which PyTorch considers cuDNN for depthwise convolutions in float16
@@ -163,8 +165,10 @@ def _lies(tensor: Tensor, last: bool) -> bool:
 def _convolution(op: Op, capability: Capability) -> list[Temporary]:
     asked = problems(op)
     last = bool(asked) and asked[0].channels_last
-    workspaces = [Temporary(workspace_bytes(problem), optional=True) for problem in asked]
-    return [*_copies(op.inputs[:2], last, 0), *workspaces]
+    found = _copies(op.inputs[:2], last, 0)
+    for problem in asked:
+        found += [*_search(op, problem, AFTER_LAST), Temporary(workspace_bytes(problem), optional=True)]
+    return found
 
 
 def _convolution_backward(op: Op, capability: Capability) -> list[Temporary]:
@@ -174,12 +178,21 @@ def _convolution_backward(op: Op, capability: Capability) -> list[Temporary]:
     last = bool(asked) and asked[0].channels_last
     found = _copies(op.inputs[:3], last, 0)
     for number, problem in enumerate(asked, 1):
+        found += _search(op, problem, number)
         found.append(Temporary(workspace_bytes(problem), number, freed_before=number, optional=True))
     mask = op.attributes.get("output_mask", [True, True, False])
     if len(mask) > 2 and mask[2]:
         grad = op.inputs[0]
         found.append(Temporary(buffer_bytes(grad, [0, *range(2, len(grad.shape))], capability)))
     return found
+
+
+def _search(op: Op, problem: Problem, before_output: int) -> list[Temporary]:
+    """The search for the fastest engine; each thread keeps what it found, and the backward pass has one of its own."""
+    if not op.attributes.get("benchmark"):
+        return []
+    name = f"{op.phase == 'backward'}|{problem.input[0]}|{problem.key}"
+    return [Temporary(largest_workspace_bytes(problem), before_output, optional=True, search=name)]
 
 
 RULES: dict[str, Rule] = {

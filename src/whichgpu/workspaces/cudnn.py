@@ -25,6 +25,9 @@ import msgspec
 from whichgpu.workspaces.records import ITEM_BYTES, round_up
 
 Shape = tuple[int, ...]
+# First batch size, last, the number of the formula in between, and what comes on top; or, where no formula is right, -1 and
+# the bytes at the two
+Piece = tuple[int, ...]
 Tree = int | list[Any]  # a formula's number, or [feature, threshold, tree up to it, tree above it]
 
 FEATURES = (
@@ -45,6 +48,7 @@ FORMULAS = (
     *(f"{share:g} of all" for share in SHARES),
 )  # fmt: skip
 _WINOGRAD_TILE, _WINOGRAD_STEP = 6, 4
+_TAIL_BYTES = 16  # so that a workspace never fits where exactly such operands lay
 _CHANNEL_BYTES = 16  # to which the channels of a copy are padded
 _DEPTHWISE_SUMS, _DEPTHWISE_CHANNELS = 8, 32
 _TILE = 128  # rows and columns that one block of threads works on
@@ -114,12 +118,14 @@ def needs(problem: Problem) -> list[int]:
         for given, full, shape in zip(plain, padded, shapes, strict=True)
     ]  # an operand that can be used as it lies is not copied
     copies, everything, partial = sum(moved), sum(padded), prod(problem.weight) * 4
-    return [
-        0, copies, moved[0] + moved[1], moved[0] + moved[2], everything, sum(plain), problem.input[0] * partial,
-        _winograd(problem), plain[1], _depthwise_sums(problem), copies + everything // 3,
-        *[copies + split * partial for split in SPLITS], *[copies + size for size in BUFFERS],
+    sums, winograd, depthwise = problem.input[0] * partial, _winograd(problem), _depthwise_sums(problem)
+    with_copies = [
+        copies, moved[0] + moved[1], moved[0] + moved[2], everything, sum(plain), sums, winograd, plain[1], depthwise,
+        copies + everything // 3, *[copies + split * partial for split in SPLITS], *[copies + size for size in BUFFERS],
         *[int(share * everything) for share in SHARES],
     ]  # fmt: skip
+    exact = (sums, winograd, depthwise)  # of these, sizes come to the byte; others end with a few bytes more
+    return [0, *(size and size + _TAIL_BYTES * (size not in exact) for size in with_copies)]
 
 
 def _winograd(problem: Problem) -> int:
@@ -174,8 +180,11 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     features: tuple[str, ...]
     formulas: tuple[str, ...]
     trees: dict[str, Any]
-    # Exceptions to the trees by `Problem.key`: straight pieces (first batch size, last, bytes at each), in order
-    answers: dict[str, list[tuple[int, int, int, int]]]
+    answers: dict[str, list[Piece]]  # exceptions to the trees by `Problem.key`, in order
+    # The same for the largest workspace of all engines (see cudnn_search)
+    search_formulas: tuple[str, ...] = ()
+    search_trees: dict[str, Any] = {}
+    search_answers: dict[str, list[Piece]] = {}
 
 
 @cache
@@ -197,18 +206,26 @@ def workspace_bytes(problem: Problem) -> int:
     """Bytes of the workspace that cuDNN takes for a problem."""
     known = table().answers.get(problem.key)
     if known is not None:
-        return between(known, problem.input[0])
+        return recalled(known, problem.input[0], needs(problem))
     tree = table().trees.get(problem.family)
     return needs(problem)[FORMULAS.index("copies") if tree is None else decide(tree, features(problem))]
 
 
-def between(pieces: list[tuple[int, int, int, int]], batch: int) -> int:
-    """What straight pieces say for a batch size: on one, its line; between two, that of the lower one, longer."""
+def recalled(pieces: list[Piece], batch: int, under_formulas: list[int]) -> int:
+    """What pieces say for a batch size that has so many bytes under each formula.
+
+    Between two pieces it may be either; the longer one is likelier, since an engine that is named for one batch size only
+    is an exception.
+    """
     place = max(bisect_right(pieces, batch, key=lambda piece: piece[0]) - 1, 0)
-    first, last, low, high = pieces[place]
+    piece = pieces[place]
+    if batch > piece[1] and place + 1 < len(pieces):
+        after = pieces[place + 1]
+        piece = max(piece, after, key=lambda one: one[1] / one[0])
+    first, last, formula, *rest = piece
+    if formula >= 0:
+        return max(under_formulas[formula] + rest[0], 0)
+    low, high = rest
     if last > first:
         return max(low + (high - low) * (batch - first) // (last - first), 0)
-    if place + 1 < len(pieces) and batch > first:  # two engines, of which it may be either: between them
-        after, _, there, _ = pieces[place + 1]
-        return low + (there - low) * (batch - first) // (after - first)
     return low * batch // first

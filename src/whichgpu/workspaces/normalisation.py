@@ -22,6 +22,8 @@ from whichgpu.workspaces.records import (
 )
 from whichgpu.workspaces.reductions import reduction
 
+_CUDNN_SAMPLES, _CUDNN_NUMBERS = 880801, 2**31 - 1  # up to which PyTorch gives batch normalisation to cuDNN
+
 
 def _copied_input(op: Op, capability: Capability) -> list[Temporary]:
     return contiguous_copy(op.inputs[0], 0)
@@ -70,6 +72,8 @@ def _batch_norm(op: Op, capability: Capability) -> list[Temporary]:
     tensor = op.inputs[0]
     if not op.attributes.get("training", True) or not _last(tensor):
         return []
+    if _by_cudnn(op, tensor, op.inputs[1:2]):
+        return _cudnn_tiles(tensor, "forward")
     return _staging(*_rows_and_channels(tensor), 16)
 
 
@@ -80,7 +84,20 @@ def _batch_norm_backward(op: Op, capability: Capability) -> list[Temporary]:
         return contiguous_copy(gradient, 0) if gradient.dtype in ("float32", "float16") else []
     channels = tensor.shape[1]
     training = bool(op.attributes.get("train", True))
+    if training and _by_cudnn(op, tensor, op.inputs[2:3]):
+        lies = _last(gradient) and 0 not in gradient.stride
+        return [*([] if lies else [Temporary(bytes_of(gradient), 0)]), *_cudnn_tiles(tensor, "backward")]
     return [Temporary(channels * 4, 0)] * (2 if training else 3)
+
+
+def _by_cudnn(op: Op, tensor: Tensor, weight: tuple[Tensor, ...]) -> bool:
+    """Whether CUDA takes cuDNN when training (`use_cudnn` in aten/src/ATen/native/Normalization.cpp). A step is traced on
+    the CPU, where one kernel does all.
+    """
+    if not weight or op.attributes.get("weight", weight) is None or len(tensor.shape) < 3:
+        return False
+    few = tensor.shape[0] <= _CUDNN_SAMPLES and prod(tensor.shape) < _CUDNN_NUMBERS
+    return few and tensor.dtype in ("float32", "float16") and weight[0].dtype == "float32"
 
 
 def _staging(rows: int, channels: int, bytes_per_channel: int) -> list[Temporary]:
