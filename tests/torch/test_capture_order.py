@@ -160,6 +160,52 @@ def test_attention_without_gradient_keeps_no_sums(tracing: Tracing) -> None:
     assert (0,) == op.outputs[1].shape
 
 
+def test_cudnn_attention_makes_seed_and_offset_first(tracing: Tracing) -> None:
+    """Two numbers of the random generator, then the result and the sums that are kept for the backward pass."""
+
+    def setup(device: torch.device) -> Step:
+        heads = torch.rand(2, 4, 512, 64, device=device, dtype=torch.bfloat16, requires_grad=True)
+        return lambda batch_size: F.scaled_dot_product_attention(heads, heads, heads)
+
+    made = born(tracing.trace(setup, 2, steps=1), "forward")
+
+    assert [8, 8, 2 * 4 * 512 * 64 * 2, 2 * 4 * 512 * 4] == [size for name, size in made if "cudnn_attention" in name]
+
+
+def test_linear_adds_its_bias_in_place_to_the_product_of_a_transposed_input(tracing: Tracing) -> None:
+    """What a recurrent layer with batch_first puts out is not contiguous: a product, and no second result for its bias."""
+
+    def setup(device: torch.device) -> Step:
+        layer = nn.Linear(64, 32).to(device)
+        return lambda batch_size: layer(torch.rand(7, batch_size, 64, device=device).transpose(0, 1))
+
+    made = [name for name, _ in born(tracing.trace(setup, 4, steps=1), "forward")]
+
+    assert ["rand", "clone", "mm"] == made
+
+
+@pytest.mark.parametrize("lists", [False, True])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_ctc_loss_takes_lengths_of_the_host(reduction: str, lists: bool, tracing: Tracing) -> None:
+    """Its lengths lie on the host, as lists or tensors; what it divides by is brought to the GPU."""
+
+    def setup(device: torch.device) -> Step:
+        scores = torch.rand(50, 4, 20, device=device, requires_grad=True)
+        labels = torch.randint(1, 20, (4, 10), device=device)
+
+        def step(batch_size: int) -> None:
+            lengths: Any = ([50] * 4, [10] * 4) if lists else (torch.full((4,), 50), torch.full((4,), 10))
+            loss = F.ctc_loss(scores.log_softmax(-1), labels, *lengths, reduction=reduction, zero_infinity=True)
+            loss.sum().backward()
+
+        return step
+
+    made = [name for name, _ in born(tracing.trace(setup, 4, steps=1), "forward")]
+
+    assert "_ctc_loss" in made
+    assert (reduction == "mean") == ("div" in made)
+
+
 def test_weights_of_a_recurrent_layer_stay_in_one_buffer(tracing: Tracing) -> None:
     """Moved to the card inside another module, an LSTM is flattened, and its passes copy no weights."""
 

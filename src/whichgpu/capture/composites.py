@@ -21,6 +21,8 @@ from whichgpu.capture.target import Target
 aten = torch.ops.aten
 Tensor = torch.Tensor
 
+_MEAN, _SUM = 1, 2  # at::Reduction
+
 
 class Overrides:
     """Context manager; removes its registrations on exit."""
@@ -34,9 +36,11 @@ class Overrides:
         composite = {
             "scaled_dot_product_attention": attention.make(self.target.capability, self.recorder.same_for),
             "dropout": _dropout,
+            "linear": _linear,
             "lstm_cell": recurrent.lstm_cell,
             "gru_cell": recurrent.gru_cell,
             "ctc_loss.Tensor": _ctc_loss,
+            "ctc_loss.IntList": _ctc_loss_of_lists,
             "softmax.int": _softmax(aten._softmax.default),
             "log_softmax.int": _softmax(aten._log_softmax.default),
         }
@@ -49,7 +53,7 @@ class Overrides:
         self.recorder.hollow_implementations.update(_HOLLOW)
         self.recorder.value_implementations.update(_BY_VALUE)
         self.recorder.decompositions.update(_IN_STEPS)
-        self.recorder.last_output_first.update(_LAST_OUTPUT_FIRST)
+        self.recorder.allocation_order.update(_ORDER)
         self.plain_clear = torch.clear_autocast_cache
 
         def clear() -> None:
@@ -75,6 +79,19 @@ def _dropout(input: Tensor, p: float, train: bool) -> Tensor:
         return input.mul(torch.zeros((), dtype=input.dtype, device=input.device))
     noise = torch.empty_like(input).bernoulli_(1 - p).div_(1 - p)
     return input * noise
+
+
+def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """`linear` of Linear.cpp, which adds the bias to a product in place; not so while a dispatch mode is on."""
+    if bias is None:
+        return input.matmul(weight.t())
+    if input.dim() == 2 and weight.dim() == 2:
+        return torch.addmm(bias, input, weight.t())
+    if input.is_contiguous() and input.dim() and weight.dim() == 2:
+        rows = input.shape[:-1].numel()
+        product = torch.addmm(bias, input.view(rows, input.size(-1)), weight.t())
+        return product.view(*input.shape[:-1], product.size(1))
+    return input.matmul(weight.t()).add_(bias)
 
 
 def _softmax(kernel: Any) -> Any:
@@ -138,7 +155,31 @@ def _ctc_loss(
 ) -> Tensor:
     """`ctc_loss.Tensor` of LossCTC.cpp: the lengths are read on the host."""
     lengths = (input_lengths.tolist(), target_lengths.tolist())
-    return aten.ctc_loss.IntList(log_probs, targets, *lengths, blank, reduction, zero_infinity)
+    return _ctc_loss_of_lists(log_probs, targets, *lengths, blank, reduction, zero_infinity)
+
+
+def _ctc_loss_of_lists(
+    log_probs: Tensor,
+    targets: Tensor,
+    input_lengths: list[int],
+    target_lengths: list[int],
+    blank: int = 0,
+    reduction: int = 1,
+    zero_infinity: bool = False,
+) -> Tensor:
+    """`ctc_loss.IntList` of LossCTC.cpp, whose lengths go to where the loss is."""
+    batch = log_probs if log_probs.dim() == 3 else log_probs.unsqueeze(1)
+    targets = targets.to(device=log_probs.device, dtype=torch.long)
+    loss = aten._ctc_loss(batch, targets, input_lengths, target_lengths, blank, zero_infinity)[0]
+    if zero_infinity:
+        zero = torch.zeros((), dtype=loss.dtype, device=loss.device)
+        loss = torch.where(loss == float("inf"), zero, loss)
+    if reduction == _MEAN:
+        lengths = torch.tensor(target_lengths, dtype=loss.dtype, device=loss.device)
+        return (loss / lengths.clamp_min(1)).mean()
+    if reduction == _SUM:
+        return loss.sum()
+    return loss if log_probs.dim() == 3 else loss.squeeze(0)
 
 
 def _ctc_loss_kernel(
@@ -188,7 +229,11 @@ _IN_STEPS = {
     "_pack_padded_sequence": recurrent.pack_in_steps,
     "convolution": _convolution_of_copies,
 }
-_LAST_OUTPUT_FIRST = {"native_dropout"}  # Dropout.cu makes the mask first
+_ORDER: dict[str, Any] = {
+    "native_dropout": lambda outputs: outputs[::-1],  # Dropout.cu makes the mask first
+    # cuDNN's attention makes seed and offset first
+    "_scaled_dot_product_cudnn_attention": lambda outputs: sorted(outputs, key=lambda tensor: tensor.numel() > 1),
+}
 
 _BY_VALUE = {
     "_pack_padded_sequence": recurrent.pack_padded_sequence,

@@ -296,7 +296,7 @@ class Recorder(TorchDispatchMode):
             out = _materialise(shapes.out, tensors, _zeros)
         outputs: list[Tensor] = []
         _collect((out,), outputs)
-        for tensor in reversed(outputs) if info.short in self.last_output_first else outputs:
+        for tensor in self.allocation_order.get(info.short, list)(outputs):
             self.adopt(tensor)
         shapes = _Shapes(None, None, _attributes(info, args, kwargs))
         shapes.flops = _flops(info, args, kwargs, out)
@@ -342,7 +342,7 @@ class Recorder(TorchDispatchMode):
         if gpu:
             outputs: list[Tensor] = []
             _collect((out,), outputs)
-            for tensor in reversed(outputs) if info.short in self.last_output_first else outputs:
+            for tensor in self.allocation_order.get(info.short, list)(outputs):
                 if hollow.is_hollow(tensor):
                     self.adopt(tensor)
             described = tuple(
@@ -657,7 +657,8 @@ class Recorder(TorchDispatchMode):
         self.real_implementations: dict[str, Any] = {}
         self.value_implementations: dict[str, Any] = {}  # get small integer tensors with their contents
         self.decompositions: dict[str, Any] = {}  # what CUDA does in several operators; may return NotImplemented
-        self.last_output_first: set[str] = set()  # allocate their results in this order
+        # how CUDA orders the results of an operator when it allocates them, where not as they are returned
+        self.allocation_order: dict[str, Any] = {}
 
     def collect_garbage(self) -> None:
         """Let go of reference cycles at a fixed place, so that every batch size sees the same order of events."""

@@ -113,13 +113,13 @@ class Recurrent:
         size = int(params[1].size(1)) if mode != LSTM or cell is None else int(cell.size(2))
         projected = int(hidden.size(2)) if per_layer > stride else 0
         buffer = _flat_buffer(params)
+        state = self._state(input.device) if dropout and train else None
         lower = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else None
         if lower is not None and params[0].dtype == torch.float32:
             params, buffer = _cast_into_buffer(params, torch.float16)
             hidden = hidden.to(torch.float16)
             cell = cell.to(torch.float16) if cell is not None else None
             input = input.to(torch.float16)
-        state = self._state(input.device) if dropout and train else None
         output, last, last_cell, _, _ = aten._cudnn_rnn(
             input,
             list(params),
@@ -332,7 +332,10 @@ def pack_in_steps(input: Tensor, lengths: Tensor, batch_first: bool) -> tuple[Te
             runs.append(input[done:length, :rows].contiguous().view(-1, *input.shape[2:]))
             sizes += [rows] * (length - done)
             done = length
-    return torch.cat(runs), torch.tensor(sizes, dtype=torch.int64)
+    packed = torch.cat(runs)
+    while runs:  # given back in the order in which they were made
+        del runs[0]
+    return packed, torch.tensor(sizes, dtype=torch.int64)
 
 
 def pack_padded_sequence(input: Tensor, lengths: Tensor, batch_first: bool) -> tuple[Tensor, Tensor]:

@@ -48,13 +48,33 @@ def _forward(op: Op, capability: Capability) -> list[Temporary]:
 
 
 def _backward(op: Op, capability: Capability) -> list[Temporary]:
-    copied = []
+    """`_cudnn_rnn_backward` of RNN.cpp: the gradients of input and states, then that of the weights, each with a workspace."""
+    lstm = int(op.attributes["mode"]) == 2
+    weights = (
+        3 if lstm else 2
+    )  # the own allocation that is the gradient of the weights, after those of input and states
+    found = [Temporary(size, 0) for size in _missing_gradients(op, 2 if lstm else 1)]
     if op.attributes.get("batch_first"):
         ways = 2 if op.attributes.get("bidirectional") else 1
         steps, item = prod(op.inputs[0].shape[:-1]), ITEM_BYTES[op.inputs[0].dtype]
         result = steps * ways * int(op.attributes["hidden_size"]) * item
-        copied = [Temporary(bytes_of(op.inputs[0]), 0), Temporary(result, 0)]
-    return [*copied, Temporary(workspace_bytes(op))]
+        found += [Temporary(bytes_of(op.inputs[0]), 0), Temporary(result, 0, freed_before=weights)]
+    workspace = workspace_bytes(op)
+    found.append(Temporary(workspace, weights, freed_before=weights))
+    if op.attributes.get("output_mask", [True] * 4)[3]:
+        found.append(Temporary(workspace))
+    return found
+
+
+def _missing_gradients(op: Op, states: int) -> list[int]:
+    """Bytes of the zeros that stand in for the gradients of the last states, which a step seldom uses."""
+    ways = 2 if op.attributes.get("bidirectional") else 1
+    layers = int(op.attributes["num_layers"]) * ways
+    found = [tensor for tensor in op.inputs[1:] if len(tensor.shape) == 3 and tensor.shape[0] == layers]
+    alike = [
+        tensor for tensor in found if tensor.shape == found[0].shape
+    ]  # the states, then the gradients that there are
+    return [bytes_of(alike[0])] * max(2 * states - len(alike), 0)
 
 
 def _cell_backward(op: Op, capability: Capability) -> list[Temporary]:
