@@ -21,6 +21,7 @@ from whichgpu.predictor import Predictor, Progress
 from whichgpu.sharing import Helper
 from whichgpu.torch_build import installed_torch
 from whichgpu.tracers import falling_back
+from whichgpu.tracing import TIMEOUT_S
 
 DEFAULT_CARD = "H200"  # whose rules hold under --memory-limit when no card is named
 
@@ -35,13 +36,15 @@ def fit(
     optimizer: str | None = None,
     cache: bool = True,
     on_progress: Progress | None = None,
+    timeout_s: float = TIMEOUT_S,
 ) -> FitReport:
     """Does a batch of the workload fit on each card, and what is the largest that does?
 
     `batch_size`: samples per step, by default the workload's own. `gpus`: names of cards, by default every card with CUDA
     of the catalogue; cards that are named are answered exactly. `memory_limit_bytes` adds a row for PyTorch's allocator
     limited to so much. `optimizer` ("adamw", "sgd", ...) replaces that of a library's model or of the zoo. `cache=False`
-    traces again and keeps nothing on disk. `on_progress` is called with a line now and then. Raises subclasses of
+    traces again and keeps nothing on disk. `on_progress` is called with a line now and then. `timeout_s` seconds at most
+    may pass while the workload is loaded, and at each batch size that is traced. Raises subclasses of
     WhichGpuError.
     """
     arguments.check_name(name)
@@ -111,6 +114,7 @@ def explain(
     snapshot: str | Path | None = None,
     cache: bool = True,
     on_progress: Progress | None = None,
+    timeout_s: float = TIMEOUT_S,
 ) -> ExplainReport:
     """Where does the memory of a step go, and what would the usual remedies save?
 
@@ -171,6 +175,7 @@ def rank(
     *,
     cache: bool = True,
     on_progress: Progress | None = None,
+    timeout_s: float = TIMEOUT_S,
 ) -> RankReport:
     """Which cards train these workloads, and what do they cost? Best first.
 

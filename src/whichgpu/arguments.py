@@ -66,6 +66,15 @@ def check_gpu(gpu: object) -> None:
         raise InputError(f'{_shown(gpu)} is no card\'s name; write a text such as "RTX 4090"')
 
 
+def timeout(timeout_s: Any) -> float:
+    """A positive, finite number of seconds."""
+    if isinstance(timeout_s, bool) or not isinstance(timeout_s, (int, float)):
+        raise InputError(f"timeout of {_shown(timeout_s)}: it must be a number of seconds")
+    if not 0 < timeout_s < float("inf"):
+        raise InputError(f"timeout of {timeout_s:g} s: it must be positive and finite")
+    return float(timeout_s)
+
+
 def _no_whole_number(value: Any) -> bool:
     return isinstance(value, bool) or not isinstance(value, int)
 

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from whichgpu import cli_results, text
+from whichgpu.cli_common import SLOW, Json, NoCache, Sets, Timeout, discard_output
 from whichgpu.cli_common import WORKLOAD as _WORKLOAD
-from whichgpu.cli_common import Json, NoCache, Sets, discard_output
 from whichgpu.cli_common import print_record as _print
 from whichgpu.cli_common import progress as _progress
 from whichgpu.errors import InputError, WhichGpuError
@@ -87,6 +87,7 @@ def fit(
             help="Instead of the workload's own: adamw, sgd, ... (not for files).",
         ),
     ] = None,
+    timeout: Timeout = 600.0,
     no_cache: NoCache = False,
     json: Json = False,
 ) -> None:
@@ -99,7 +100,7 @@ def fit(
     limit = None if memory_limit is None else text.parse_bytes(memory_limit)
     from whichgpu import api  # noqa: PLC0415  (--help stays fast)
 
-    with _progress() as on_progress:
+    with _progress(SLOW) as on_progress:
         report = api.fit(
             workload,
             batch_size=size,
@@ -108,6 +109,7 @@ def fit(
             optimizer=optimizer,
             cache=not no_cache,
             on_progress=on_progress,
+            timeout_s=timeout,
         )
     from whichgpu import render  # noqa: PLC0415
 
@@ -134,6 +136,7 @@ def explain(
             help="Write the predicted allocations as a PyTorch memory snapshot, for https://docs.pytorch.org/memory_viz.",
         ),
     ] = None,
+    timeout: Timeout = 600.0,
     no_cache: NoCache = False,
     json: Json = False,
 ) -> None:
@@ -146,9 +149,15 @@ def explain(
     size = None if batch_size is None else text.parse_batch_size(batch_size)
     from whichgpu import api  # noqa: PLC0415
 
-    with _progress() as on_progress:
+    with _progress(SLOW) as on_progress:
         report = api.explain(
-            workload, batch_size=size, gpu=gpu, snapshot=snapshot, cache=not no_cache, on_progress=on_progress
+            workload,
+            batch_size=size,
+            gpu=gpu,
+            snapshot=snapshot,
+            cache=not no_cache,
+            on_progress=on_progress,
+            timeout_s=timeout,
         )
     from whichgpu import render  # noqa: PLC0415
 
@@ -159,6 +168,7 @@ def explain(
 def rank(
     workloads: Annotated[list[str] | None, typer.Argument(metavar="[WORKLOAD...]", help=_WORKLOAD)] = None,
     sets: Sets = None,
+    timeout: Timeout = 600.0,
     no_cache: NoCache = False,
     json: Json = False,
 ) -> None:
@@ -171,8 +181,10 @@ def rank(
     from whichgpu import api  # noqa: PLC0415
     from whichgpu.sets import expand  # noqa: PLC0415
 
-    with _progress() as on_progress:
-        report = api.rank(expand(workloads or (), sets or ()), cache=not no_cache, on_progress=on_progress)
+    with _progress(SLOW) as on_progress:
+        report = api.rank(
+            expand(workloads or (), sets or ()), cache=not no_cache, on_progress=on_progress, timeout_s=timeout
+        )
     from whichgpu import render  # noqa: PLC0415
 
     _print(report, json, lambda console: render.print_rank(report, console))

@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any
 
 import typer
 
+SLOW = "a step that never ends is ended by --timeout (600 s if not set); Ctrl-C ends it now"
+_SLOW_S = 60.0
 WORKLOAD = (
     "file.py:function, package.module:function, timm:NAME, torchvision:NAME, hf:NAME or a name from "
     "`whichgpu zoo`; options follow a ?, as in timm:resnet50?precision=fp16."
@@ -22,6 +25,10 @@ Sets = Annotated[
         metavar="NAME",
         help="All workloads of a set: 2020, 2026, vision, language, or a TOML file of your own; may be repeated.",
     ),
+]
+Timeout = Annotated[
+    float,
+    typer.Option("--timeout", metavar="S", help="Seconds that loading the workload, or one trace, may take."),
 ]
 NoCache = Annotated[bool, typer.Option("--no-cache", help="Trace again, and keep nothing on disk.")]
 
@@ -49,8 +56,23 @@ def discard_output() -> None:
 
 
 @contextlib.contextmanager
-def progress() -> Iterator[Callable[[str], None] | None]:
-    """A spinner with the time gone by, on a terminal's stderr only."""
+def progress(slow: str = "") -> Iterator[Callable[[str], None] | None]:
+    """A spinner with the time gone by, on a terminal's stderr only; `slow` is said there once if it takes a minute."""
+    hint = threading.Timer(
+        _SLOW_S, lambda: print(f"still at work after {_SLOW_S:g} s: {slow}", file=sys.stderr, flush=True)
+    )
+    hint.daemon = True
+    if slow:
+        hint.start()
+    try:
+        with _spinner() as on_progress:
+            yield on_progress
+    finally:
+        hint.cancel()
+
+
+@contextlib.contextmanager
+def _spinner() -> Iterator[Callable[[str], None] | None]:
     if not sys.stderr.isatty():
         yield None
         return

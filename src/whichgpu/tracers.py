@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from whichgpu import tracing
+from whichgpu import arguments, tracing
 from whichgpu.answers import Book, Traced
 from whichgpu.capability import CLASSES
 from whichgpu.errors import DataDependentError, StepError
@@ -43,12 +43,16 @@ _REAL_ONLY: ContextVar[set[tuple[str, tuple[str, ...]]] | None] = ContextVar("_R
 
 
 def falling_back(question: Callable[P, T]) -> Callable[P, T]:
-    """Ask again with real tensors where hollow ones could not go on: small batches may pass where larger ones do not."""
+    """Ask again with real tensors where hollow ones could not go on: small batches may pass where larger ones do not.
+
+    The question's `timeout_s` bounds every trace of it.
+    """
 
     @functools.wraps(question)
     def ask(*args: P.args, **kwargs: P.kwargs) -> T:
         found: set[tuple[str, tuple[str, ...]]] = set()
         token = _REAL_ONLY.set(found)
+        patience = tracing.WITHIN_S.set(arguments.timeout(kwargs.get("timeout_s", tracing.TIMEOUT_S)))
         try:
             while True:
                 known = len(found)
@@ -59,6 +63,7 @@ def falling_back(question: Callable[P, T]) -> Callable[P, T]:
                         raise
         finally:
             _REAL_ONLY.reset(token)
+            tracing.WITHIN_S.reset(patience)
 
     return ask
 

@@ -14,6 +14,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -31,6 +32,10 @@ from whichgpu.worker_process import WorkerProcess, one_line
 if TYPE_CHECKING:
     from whichgpu.workload import WorkloadRef
 
+TIMEOUT_S = 600.0  # how long loading the workload, or one trace, may take
+# The same within one question that is asked from Python or the command line.
+WITHIN_S: ContextVar[float] = ContextVar("WITHIN_S", default=TIMEOUT_S)
+
 Kind = Literal["fake", "real-cpu"]
 
 # -P: a random.py in the current folder must not stand in for Python's own before the workload is imported
@@ -41,7 +46,7 @@ class Tracer:
     """Traces of one workload, at any batch size and for any capability class; a context manager.
 
     `cache` is the directory of kept traces, or None for no cache. `on_progress` is called with a line for the
-    user now and then. `timeout_s` bounds each answer of the worker.
+    user now and then. `timeout_s` bounds each answer of the worker, by default what `WITHIN_S` says.
     """
 
     def __init__(
@@ -51,7 +56,7 @@ class Tracer:
         kind: Kind = "fake",
         cache: Path | None = None,
         on_progress: Callable[[str], None] | None = None,
-        timeout_s: float = 600.0,
+        timeout_s: float | None = None,
         worker: Sequence[str] = WORKER,
     ) -> None:
         self.seconds = 0.0  # wall time spent tracing, the start of the worker included
@@ -60,7 +65,7 @@ class Tracer:
         self._kind: Kind = kind
         self._cache = TraceCache(cache, self._note) if cache is not None else None
         self._on_progress = on_progress or _silent
-        self._timeout_s = timeout_s
+        self._timeout_s = WITHIN_S.get() if timeout_s is None else timeout_s
         self._command = tuple(worker)
         self._worker: WorkerProcess | None = None
         self._origin: Origin | None = None
@@ -142,7 +147,7 @@ class Tracer:
         if self._holds_for is not None and capability not in self._holds_for:
             self.close()  # the user's file looked at the card when it was imported
         if self._worker is None:
-            self._worker = WorkerProcess(self._command, "the tracing worker", CaptureError)
+            self._worker = WorkerProcess(self._command, "the tracing worker", CaptureError, cure=_CURE)
             self._on_progress(f"loading {self._ref.text}")
             request = {
                 "workload": msgspec.to_builtins(self._ref),
@@ -188,6 +193,12 @@ class Tracer:
     def _note(self, note: str) -> None:
         if note not in self.notes:
             self.notes.append(note)
+
+
+_CURE = (
+    "if it is slow, allow more with --timeout (timeout_s in Python); if it never ends, look for a loop that waits for a number "
+    "of the network to change: what .item() reads is assumed"
+)
 
 
 class _Answer(msgspec.Struct, frozen=True):

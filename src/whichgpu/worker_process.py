@@ -24,6 +24,7 @@ from typing import IO, Any, TypeVar
 import msgspec
 
 from whichgpu.errors import WhichGpuError
+from whichgpu.worker_side import descendants, end_all
 
 T = TypeVar("T")
 
@@ -34,13 +35,15 @@ _PATIENCE_S = 2.0  # how long a worker may take to leave by itself, and again af
 class WorkerProcess:
     """One worker process in a session of its own, its pipes, its log and its scratch directory.
 
-    `name` is how errors call it; they are of the class `failure`.
+    `name` is how errors call it; they are of the class `failure`. `cure` is what to do about one
+    that takes too long.
     """
 
-    def __init__(self, command: Sequence[str], name: str, failure: type[WhichGpuError]) -> None:
+    def __init__(self, command: Sequence[str], name: str, failure: type[WhichGpuError], cure: str = "") -> None:
         self.started = time.time()
         self._name = name
         self._failure = failure
+        self._cure = f" ({cure})" if cure else ""
         try:
             self.directory = Path(tempfile.mkdtemp(prefix="whichgpu-"))
         except OSError as error:
@@ -100,8 +103,10 @@ class WorkerProcess:
                 if not _left_within(process.pid, patience_s):
                     _signal_group(process.pid, signal.SIGTERM)
                     _left_within(process.pid, _PATIENCE_S)
+                below = descendants(process.pid)  # those in a session of their own too
                 # the worker is not reaped yet, so the number still is its own: this reaches its children too
                 _signal_group(process.pid, signal.SIGKILL)
+                end_all(below)
                 process.wait()
             if self._answers >= 0:
                 os.close(self._answers)
@@ -125,7 +130,9 @@ class WorkerProcess:
             while b"\n" not in self._buffer:
                 wait_s = deadline - time.monotonic()
                 if wait_s <= 0:
-                    raise self._failure(self._told(f"did not finish {what} within {timeout_s:g} s and was ended"))
+                    raise self._failure(
+                        self._told(f"did not finish {what} within {timeout_s:g} s and was ended{self._cure}")
+                    )
                 if selector.select(0 if left else min(wait_s, _POLL_S)):
                     chunk = os.read(self._answers, 1 << 16)
                     self._buffer += chunk

@@ -5,6 +5,7 @@ Nothing but the standard library: one of them runs where little else is installe
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -26,6 +27,40 @@ def die_with(parent: int, number: signal.Signals) -> None:
         ctypes.CDLL(None).prctl(1, number)  # PR_SET_PDEATHSIG
         if os.getppid() != parent:
             os._exit(1)
+
+
+def adopt_orphans() -> None:
+    """Linux: what is started below this process and loses its parent becomes a child of this one, detached or not."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
+
+
+def descendants(pid: int) -> list[int]:
+    """Linux: processes that run below another one; empty on systems without /proc."""
+    children: dict[int, list[int]] = {}
+    for name in os.listdir("/proc") if os.path.isdir("/proc/self") else ():
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/stat", "rb") as file:
+                    state, parent = file.read().rsplit(b")", 1)[1].split()[:2]
+            except OSError:  # it ended meanwhile
+                continue
+            if state != b"Z":
+                children.setdefault(int(parent), []).append(int(name))
+    found: list[int] = []
+    queue = [pid]
+    while queue:
+        below = children.get(queue.pop(), [])
+        found += below
+        queue += below
+    return found
+
+
+def end_all(pids: list[int]) -> None:
+    """Kill processes, some of which may have ended meanwhile."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
 
 
 class Lines:

@@ -9,6 +9,7 @@ import pty
 import signal
 import subprocess
 import sys
+import time
 import types
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ import typer.main
 from example_reports import explain_report, fit_report, rank_report
 
 import whichgpu
-from whichgpu import cli
+from whichgpu import cli, cli_common
 from whichgpu.errors import CatalogueError
 
 ROOT = Path(__file__).parents[2]
@@ -431,3 +432,15 @@ def test_the_page_of_the_command_line_is_fresh() -> None:
     for command, names in OPTIONS.items():
         assert f"## {' '.join(['whichgpu', command]).strip()}\n" in page
         assert all(f"`{name}" in page for name in names)
+
+
+def test_a_slow_question_is_hinted_at_once(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a while one line on stderr says what to do, on no terminal too; a quick answer has none."""
+    with cli_common.progress("be patient"):
+        pass
+    assert "" == capsys.readouterr().err
+    monkeypatch.setattr(cli_common, "_SLOW_S", 0.01)
+    with cli_common.progress("be patient"):
+        time.sleep(0.3)
+
+    assert "still at work after 0.01 s: be patient\n" == capsys.readouterr().err

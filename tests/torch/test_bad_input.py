@@ -456,3 +456,37 @@ def test_json_can_be_piped(shell: Shell) -> None:
     keys |= {"max_batch_size", "max_batch_size_pow2", "breakdown", "notes"}
     assert [] == [row["gpu"] for row in report["gpus"] if not keys <= set(row)]
     assert "limit" == report["gpus"][0]["gpu"]
+
+
+# ---- steps that never end, and what a step leaves behind ---------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("place", "what"), [("setup", "tracing batch size 4"), ("step", "tracing batch size 4"), ("top", "loading mine.py")]
+)
+def test_a_loop_that_never_ends(shell: Shell, place: str, what: str) -> None:
+    """The worker is ended after --timeout, with what it detached, and one line says what to look for."""
+    detach = "subprocess.Popen(['sleep', '600'], start_new_session=True)"
+    shell.write(
+        "mine.py", **{place: f"{detach}\n    while True: pass" if place != "top" else f"{detach}\nwhile True: pass"}
+    )
+    if place == "step":
+        shell.write("mine.py", step=f"{detach}\n        while True: pass")
+
+    error = shell.fit("mine.py", "--timeout", "8").error()
+
+    assert f"did not finish {what}" in error
+    assert "within 8 s and was ended (if it is slow, allow more with --timeout" in error
+
+
+def test_what_a_step_detaches_is_ended(shell: Shell) -> None:
+    """A process in a session of its own does not outlive the command; the fixture looks for it."""
+    shell.write("mine.py", step="subprocess.Popen(['sleep', '600'], start_new_session=True)")
+
+    assert 0 == shell.fit("mine.py").code
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf"])
+def test_a_timeout_that_is_no_time(shell: Shell, seconds: str) -> None:
+    """A timeout is a positive number of seconds."""
+    assert "it must be positive and finite" in shell.fit("bert-base", "--timeout", seconds).error()

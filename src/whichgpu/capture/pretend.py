@@ -9,9 +9,7 @@ Not covered: CUDA graphs, custom CUDA extensions, several GPUs.
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -20,7 +18,7 @@ from torch.optim import optimizer as torch_optimizer
 from torch.utils import _device as torch_device_context
 from torch.utils import checkpoint as _checkpoint  # noqa: F401 - loaded before the patches
 
-from whichgpu.capture import choices, dynamo, hollow, known, operands
+from whichgpu.capture import choices, dynamo, hollow, known, operands, pretend_cuda
 from whichgpu.capture.recorder import Recorder
 from whichgpu.capture.target import Target
 from whichgpu.errors import DataDependentError
@@ -263,111 +261,17 @@ class Pretence:
 
     def _patch_cuda(self) -> None:
         cuda = torch.cuda
-        properties = SimpleNamespace(
-            name=self.target.name,
-            major=self.target.capability[0],
-            minor=self.target.capability[1],
-            total_memory=self.target.memory_bytes,
-            multi_processor_count=self.target.sm_count,
-            regs_per_multiprocessor=65536,
-            max_threads_per_multi_processor=2048,
-            warp_size=32,
-            is_integrated=0,
-            is_multi_gpu_board=0,
-            gcnArchName="",
-            L2_cache_size=50 << 20,
-            uuid="",
-        )
-        zero = lambda *_, **__: 0  # noqa: E731
-        nothing = lambda *_, **__: None  # noqa: E731
-        answers: dict[str, Any] = {
-            "_lazy_init": nothing,
-            "_lazy_call": nothing,
-            "init": nothing,
-            "is_initialized": lambda: True,
-            "is_available": lambda: True,
-            "device_count": lambda: 1,
-            "current_device": lambda: 0,
-            "set_device": nothing,
-            "synchronize": nothing,
-            "empty_cache": nothing,
-            "ipc_collect": nothing,
-            "_exchange_device": lambda _: 0,
-            "_maybe_exchange_device": lambda _: 0,
-            "_is_in_bad_fork": lambda: False,
-            "get_device_properties": lambda *_: self._asked(properties),
-            "get_device_name": lambda *_: self._asked(self.target.name),
-            "get_device_capability": lambda *_: self._asked(self.target.capability),
-            "get_arch_list": lambda: self._asked([f"sm_{self.target.capability[0]}{self.target.capability[1]}"]),
-            "is_bf16_supported": lambda including_emulation=True: (
-                including_emulation or self._asked(self.target.capability >= (8, 0))
-            ),
-            "is_tf32_supported": lambda: self._asked(self.target.capability >= (8, 0)),
-            "manual_seed": nothing,
-            "manual_seed_all": nothing,
-            "seed": nothing,
-            "seed_all": nothing,
-            "initial_seed": zero,
-            "get_rng_state": lambda *_: torch.zeros(16, dtype=torch.uint8),
-            "get_rng_state_all": lambda: [torch.zeros(16, dtype=torch.uint8)],
-            "set_rng_state": nothing,
-            "set_rng_state_all": nothing,
-            "is_current_stream_capturing": lambda: False,
-            "can_device_access_peer": lambda *_: False,
-            "memory_allocated": zero,
-            "max_memory_allocated": zero,
-            "memory_reserved": zero,
-            "max_memory_reserved": zero,
-            "reset_peak_memory_stats": nothing,
-            "memory_stats": lambda *_: {},
-            "reset_accumulated_memory_stats": nothing,
-            "reset_max_memory_allocated": nothing,
-            "mem_get_info": lambda *_: (self.target.memory_bytes, self.target.memory_bytes),
-            "memory_summary": lambda *_, **__: "",
-            "set_per_process_memory_fraction": nothing,
-            "utilization": zero,
-            "temperature": zero,
-            "power_draw": zero,
-            "Stream": _Stream,
-            "ExternalStream": _Stream,
-            "Event": _Event,
-            "stream": lambda *_: contextlib.nullcontext(),
-            "current_stream": lambda *_: _Stream(),
-            "default_stream": lambda *_: _Stream(),
-            "set_stream": nothing,
-        }
+        answers = pretend_cuda.answers(self.target, self._asked)
         for name, value in answers.items():
             # a function of its own for each: torch._dynamo, if loaded later, refuses duplicates
-            self.set(cuda, name, value if isinstance(value, type) else _own(value))
-        for name in (
-            "memory_allocated",
-            "max_memory_allocated",
-            "memory_reserved",
-            "max_memory_reserved",
-            "reset_peak_memory_stats",
-            "memory_stats",
-            "mem_get_info",
-            "empty_cache",
-        ):
+            self.set(cuda, name, value)
+        for name in pretend_cuda.OF_MEMORY:
             self.set(cuda.memory, name, answers[name])
         self.set(torch.backends.cudnn, "is_acceptable", lambda tensor: tensor.is_cuda)
         self.set(torch, "_use_cudnn_rnn_flatten_weight", lambda: True)  # as in builds for CUDA
-        accelerator = torch.accelerator
-        for name, value in {
-            "is_available": lambda: True,
-            "device_count": lambda: 1,
-            "current_accelerator": lambda *_, **__: torch.device("cuda"),
-            "current_device_index": lambda: 0,
-            "synchronize": nothing,
-            "empty_cache": nothing,
-            "set_device_index": nothing,
-            "current_stream": lambda *_: _Stream(),
-            "memory_allocated": zero,
-            "max_memory_allocated": zero,
-            "reset_peak_memory_stats": nothing,
-        }.items():
-            if hasattr(accelerator, name):
-                self.set(accelerator, name, value)
+        for name, value in pretend_cuda.accelerator_answers().items():
+            if hasattr(torch.accelerator, name):
+                self.set(torch.accelerator, name, value)
 
     def _asked(self, answer: Any) -> Any:
         """An answer that differs between cards: what the step makes of it holds for the target's class alone."""
@@ -473,13 +377,6 @@ class Pretence:
                     self.state_storages[index] = id(parameter)
 
 
-def _own(function: Any) -> Any:
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return function(*args, **kwargs)
-
-    return call
-
-
 def _gather(value: Any, into: list[Tensor]) -> None:
     if isinstance(value, Tensor):
         into.append(value)
@@ -540,58 +437,3 @@ class _GeneratorType(type):
 
 class _Generator(metaclass=_GeneratorType):
     """Stands in for torch.Generator, in annotations and `isinstance` too."""
-
-
-class _Stream:
-    """Stands in for torch.cuda.Stream; everything happens in order anyway."""
-
-    def __init__(self, *_: Any, **__: Any) -> None:
-        self.device = _CUDA
-        self.cuda_stream = 0
-        self.device_index = 0
-
-    def __enter__(self) -> _Stream:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def query(self) -> bool:
-        return True
-
-    def is_capturing(self) -> bool:
-        return False
-
-    def synchronize(self) -> None:
-        pass
-
-    def wait_stream(self, _: Any) -> None:
-        pass
-
-    def wait_event(self, _: Any) -> None:
-        pass
-
-    def record_event(self, event: Any = None) -> Any:
-        return event or _Event()
-
-
-class _Event:
-    """Stands in for torch.cuda.Event."""
-
-    def __init__(self, *_: Any, **__: Any) -> None:
-        pass
-
-    def record(self, stream: Any = None) -> None:
-        pass
-
-    def wait(self, stream: Any = None) -> None:
-        pass
-
-    def query(self) -> bool:
-        return True
-
-    def synchronize(self) -> None:
-        pass
-
-    def elapsed_time(self, _: Any) -> float:
-        return 1.0

@@ -11,7 +11,6 @@ What belongs to the GPU is a tag on the storage, so views and `.data` tricks kee
 from __future__ import annotations
 
 import gc
-import math
 import os
 import sys
 import threading
@@ -21,22 +20,27 @@ from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import flop_registry
 
 from whichgpu import trace
 from whichgpu.capability import CLASSES
 from whichgpu.capture import choices, hollow, in_place, known, operands
+from whichgpu.capture.operators import (
+    NO_DATA,
+    Operator,
+    attributes_of,
+    fill,
+    flops_of,
+    healthy,
+    makes_large,
+    named,
+    plain_index,
+)
+from whichgpu.capture.outcome import Outcome, collect, describe, is_dense, key_of, materialise, meta_of, recipe, zeros
 from whichgpu.errors import DataDependentError
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
 
-# Host tensors beyond this are made hollow, so that building a model of any size costs no memory.
-HOST_REAL_BYTES = 1 << 18
-
-# Not declared as views, yet they never touch data.
-_NO_DATA = {"_unsafe_view", "_reshape_alias", "lift_fresh", "lift", "alias", "detach", "_to_dense_alias"}
-_RESIZES = {"resize_", "resize_as_", "set_"}
 # Reads the host must wait for; answered from known values, or a stand-in, or not at all.
 _UNKNOWN_FLOAT = 1.0
 
@@ -52,59 +56,6 @@ class _Birth(weakref.ref):
     """A weak reference that knows which storage it watches."""
 
     __slots__ = ("index",)
-
-
-class _FuncInfo:
-    """What the recorder needs to know of one operator overload, worked out once."""
-
-    __slots__ = (
-        "arguments",
-        "composite",
-        "data_dependent",
-        "flops",
-        "name",
-        "no_data",
-        "random",
-        "resizes",
-        "short",
-        "written",
-    )
-
-    def __init__(self, func: Any) -> None:
-        schema = func._schema
-        self.name = str(func)
-        self.short = func.overloadpacket.__name__
-        self.arguments = tuple(argument.name for argument in schema.arguments)
-        self.written = tuple(
-            argument.name for argument in schema.arguments if argument.alias_info and argument.alias_info.is_write
-        )
-        aliases = any(a.alias_info is not None and not a.alias_info.is_write for a in schema.arguments)
-        self.no_data = (
-            aliases or self.short in _NO_DATA or torch.Tag.inplace_view in func.tags
-        ) and self.short not in _RESIZES
-        self.resizes = self.short in _RESIZES
-        self.data_dependent = (
-            torch.Tag.data_dependent_output in func.tags or torch.Tag.dynamic_output_shape in func.tags
-        )
-        self.random = torch.Tag.nondeterministic_seeded in func.tags
-        has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
-        # where a backend has a kernel of its own, the decomposition is for other backends
-        self.composite = has_kernel(func.name(), torch._C.DispatchKey.CompositeImplicitAutograd) and not has_kernel(
-            func.name(), torch._C.DispatchKey.CPU
-        )
-        self.flops = flop_registry.get(func.overloadpacket)
-
-
-class _Shapes:
-    """Result of one operator on one set of argument shapes: what comes out, attributes, FLOPs. Cached."""
-
-    __slots__ = ("attributes", "flops", "inputs", "out")
-
-    def __init__(self, out: Any, inputs: Any, attributes: Any) -> None:
-        self.out = out
-        self.inputs = inputs
-        self.attributes = attributes
-        self.flops: int | None = None
 
 
 class Recorder(TorchDispatchMode):
@@ -130,8 +81,8 @@ class Recorder(TorchDispatchMode):
         self.storage_phase: list[str] = []
         self.alive: dict[int, _Birth] = {}
         self.held_into_backward: set[int] = set()
-        self._infos: dict[Any, _FuncInfo] = {}
-        self._shapes: dict[Any, _Shapes] = {}
+        self._infos: dict[Any, Operator] = {}
+        self._shapes: dict[Any, Outcome] = {}
         self._sources: dict[Any, int] = {}
         self.source_names: list[str] = []
         # Nodes of autograd's graph are numbered in the order in which they are made; those from a number on, up to the
@@ -225,8 +176,8 @@ class Recorder(TorchDispatchMode):
         kwargs = dict(kwargs) if kwargs else {}
         info = self._infos.get(func)
         if info is None:
-            info = self._infos[func] = _FuncInfo(func)
-        if info.composite and info.short not in _NO_DATA:
+            info = self._infos[func] = Operator(func)
+        if info.composite and info.short not in NO_DATA:
             with self:
                 out = func.decompose(*args, **kwargs)
             if out is not NotImplemented:
@@ -238,8 +189,8 @@ class Recorder(TorchDispatchMode):
             if out is not NotImplemented:
                 return out
         tensors: list[Tensor] = []
-        _collect(args, tensors)
-        _collect(kwargs.values(), tensors)
+        collect(args, tensors)
+        collect(kwargs.values(), tensors)
         on_gpu = any(self.index_of(t) is not None for t in tensors)
         device = kwargs.get("device")
         if device is not None and torch.device(device).type == "cuda":
@@ -253,17 +204,17 @@ class Recorder(TorchDispatchMode):
             return self._run_on_gpu(func, info, args, kwargs, tensors)
         return self._run_on_host(func, info, args, kwargs, tensors)
 
-    def _run_on_host(self, func: Any, info: _FuncInfo, args: Any, kwargs: Any, tensors: list[Tensor]) -> Any:
+    def _run_on_host(self, func: Any, info: Operator, args: Any, kwargs: Any, tensors: list[Tensor]) -> Any:
         if self.real or info.no_data:
             return func(*args, **kwargs)
         if not any(hollow.is_hollow(t) for t in tensors):
-            if tensors or not _makes_large(info, args, kwargs):
+            if tensors or not makes_large(info, args, kwargs):
                 return func(*args, **kwargs)
         elif info.short == "_local_scalar_dense":
             return self._scalar(args[0])
         return self._infer(func, info, args, kwargs, tensors, gpu=False)
 
-    def _run_on_gpu(self, func: Any, info: _FuncInfo, args: Any, kwargs: Any, tensors: list[Tensor]) -> Any:
+    def _run_on_gpu(self, func: Any, info: Operator, args: Any, kwargs: Any, tensors: list[Tensor]) -> Any:
         if info.no_data:
             out = func(*args, **kwargs)
             if not self.real:
@@ -282,7 +233,7 @@ class Recorder(TorchDispatchMode):
 
     # ---- real tensors -----------------------------------------------------------------------------
 
-    def _run_real(self, func: Any, info: _FuncInfo, args: Any, kwargs: Any, tensors: list[Tensor]) -> Any:
+    def _run_real(self, func: Any, info: Operator, args: Any, kwargs: Any, tensors: list[Tensor]) -> Any:
         if info.short == "_cudnn_rnn_flatten_weight":
             return self._flatten(info, args[0])
         implementation = self.real_implementations.get(info.short)
@@ -293,19 +244,19 @@ class Recorder(TorchDispatchMode):
             out = implementation(*args, **kwargs) if implementation else func(*args, **kwargs)
         except NotImplementedError:  # no kernel on the CPU: the shapes are what counts
             shapes = self._work_out(func, info, args, kwargs, tensors, self.hollow_implementations.get(info.short))
-            out = _materialise(shapes.out, tensors, _zeros)
+            out = materialise(shapes.out, tensors, zeros)
         outputs: list[Tensor] = []
-        _collect((out,), outputs)
+        collect((out,), outputs)
         for tensor in self.allocation_order.get(info.short, list)(outputs):
             self.adopt(tensor)
-        shapes = _Shapes(None, None, _attributes(info, args, kwargs))
-        shapes.flops = _flops(info, args, kwargs, out)
+        shapes = Outcome(None, None, attributes_of(info, args, kwargs))
+        shapes.flops = flops_of(info, args, kwargs, out)
         self.ops[place] = self._op(info, inputs, tuple(self._describe(t) for t in outputs), shapes)
         return out
 
     # ---- hollow tensors ---------------------------------------------------------------------------
 
-    def _infer(self, func: Any, info: _FuncInfo, args: Any, kwargs: Any, tensors: list[Tensor], *, gpu: bool) -> Any:
+    def _infer(self, func: Any, info: Operator, args: Any, kwargs: Any, tensors: list[Tensor], *, gpu: bool) -> Any:
         if (picked := self._known_masks(info, args)) is not None:
             args, tensors = (args[0], picked), [args[0], *(index for index in picked if index is not None)]
         values = self._known_values(tensors)
@@ -314,7 +265,7 @@ class Recorder(TorchDispatchMode):
             info.data_dependent
             and by_value is None
             and info.short != "_local_scalar_dense"
-            and not _plain_index(info, args)
+            and not plain_index(info, args)
         ):
             return self._data_dependent(func, info, args, kwargs, values, gpu)
         if info.resizes:
@@ -323,8 +274,8 @@ class Recorder(TorchDispatchMode):
             return self._flatten(info, args[0])
         special = self.hollow_implementations.get(info.short)
         key: list[Any] = [func]
-        _key(args, key)
-        _key(kwargs, key)
+        key_of(args, key)
+        key_of(kwargs, key)
         try:
             cache_key: Any = None if by_value else tuple(key)
             shapes = self._shapes.get(cache_key)
@@ -338,10 +289,10 @@ class Recorder(TorchDispatchMode):
             self.ops.append(())
         place = len(self.ops) - 1
         inputs = tuple(self.index_of(t) for t in tensors) if gpu else ()
-        out = _materialise(shapes.out, tensors)
+        out = materialise(shapes.out, tensors)
         if gpu:
             outputs: list[Tensor] = []
-            _collect((out,), outputs)
+            collect((out,), outputs)
             for tensor in self.allocation_order.get(info.short, list)(outputs):
                 if hollow.is_hollow(tensor):
                     self.adopt(tensor)
@@ -353,9 +304,9 @@ class Recorder(TorchDispatchMode):
         self._follow(func, info, args, kwargs, tensors, values, out)
         return out
 
-    def _known_masks(self, info: _FuncInfo, args: Any) -> list[Tensor | None] | None:
+    def _known_masks(self, info: Operator, args: Any) -> list[Tensor | None] | None:
         """Indices in place of the masks of an `index` when all of these are known; None where there is nothing to do."""
-        if info.short != "index" or _plain_index(info, args):
+        if info.short != "index" or plain_index(info, args):
             return None
         picked: list[Tensor | None] = []
         for index in args[1]:
@@ -380,14 +331,14 @@ class Recorder(TorchDispatchMode):
     def _work_out(
         self,
         func: Any,
-        info: _FuncInfo,
+        info: Operator,
         args: Any,
         kwargs: Any,
         tensors: list[Tensor],
         special: Any,
         by_value: Any = None,
-    ) -> _Shapes:
-        metas = {id(t): _meta_of(t) for t in tensors}
+    ) -> Outcome:
+        metas = {id(t): meta_of(t) for t in tensors}
         if by_value is not None:  # small tensors with their contents, the others as shapes
             for tensor in tensors:
                 value = known.value_of(tensor, hollow.is_hollow(tensor))
@@ -404,9 +355,9 @@ class Recorder(TorchDispatchMode):
             out = self._try_on_zeros(func, args, kwargs, tensors, error)
         places = {id(metas[id(t)]): number for number, t in reversed(list(enumerate(tensors)))}
         bases = {metas[id(t)].untyped_storage()._cdata: number for number, t in reversed(list(enumerate(tensors)))}
-        inputs = tuple(_describe_shape(t) for t in tensors)
-        shapes = _Shapes(_spec(out, places, bases), inputs, _attributes(info, args, kwargs))
-        shapes.flops = _flops(info, args, kwargs, out)
+        inputs = tuple(describe(t) for t in tensors)
+        shapes = Outcome(recipe(out, places, bases), inputs, attributes_of(info, args, kwargs))
+        shapes.flops = flops_of(info, args, kwargs, out)
         return shapes
 
     def _try_on_zeros(self, func: Any, args: Any, kwargs: Any, tensors: list[Tensor], error: Exception) -> Any:
@@ -415,17 +366,17 @@ class Recorder(TorchDispatchMode):
             raise error
         if not isinstance(error, NotImplementedError) and "meta" not in str(error).lower():
             raise error
-        zeros = {
+        stand_ins = {
             id(t): torch.zeros(t.shape, dtype=t.dtype).as_strided(t.shape, t.stride())
-            if _dense(t)
+            if is_dense(t)
             else torch.zeros(t.shape, dtype=t.dtype)
             for t in tensors
         }
-        lookup = lambda t: zeros[id(t)]  # noqa: E731
+        lookup = lambda t: stand_ins[id(t)]  # noqa: E731
         real_kwargs = {name: known.substitute(value, lookup) for name, value in kwargs.items()}
         out = func(*known.substitute(args, lookup), **real_kwargs)
-        back = {id(z): _meta_of(next(t for t in tensors if zeros[id(t)] is z)) for z in zeros.values()}
-        return torch.utils._pytree.tree_map_only(Tensor, lambda t: back.get(id(t), _meta_of(t)), out)
+        back = {id(z): meta_of(next(t for t in tensors if stand_ins[id(t)] is z)) for z in stand_ins.values()}
+        return torch.utils._pytree.tree_map_only(Tensor, lambda t: back.get(id(t), meta_of(t)), out)
 
     # ---- values -----------------------------------------------------------------------------------
 
@@ -440,11 +391,11 @@ class Recorder(TorchDispatchMode):
             values.append(value)
         return values
 
-    def _follow(self, func: Any, info: _FuncInfo, args: Any, kwargs: Any, tensors: Any, values: Any, out: Any) -> None:
+    def _follow(self, func: Any, info: Operator, args: Any, kwargs: Any, tensors: Any, values: Any, out: Any) -> None:
         """Compute the known values of the results, or mark what was written as unknown."""
         outputs: list[Tensor] = []
-        _collect((out,), outputs)
-        if (number := _fill(info, args)) is not None and hollow.is_hollow(outputs[0]):
+        collect((out,), outputs)
+        if (number := fill(info, args)) is not None and hollow.is_hollow(outputs[0]):
             known.uniform(outputs[0], number)
             return
         if info.short == "_amp_foreach_non_finite_check_and_unscale_":
@@ -465,7 +416,7 @@ class Recorder(TorchDispatchMode):
                 result = None
             if result is not None:
                 results: list[Tensor] = []
-                _collect((result,), results)
+                collect((result,), results)
                 if choices.follow_from(values):
                     choices.mark(results)
                 for tensor, value in zip(outputs, results, strict=False):
@@ -474,15 +425,15 @@ class Recorder(TorchDispatchMode):
                 return
         elif choices.attach(info.short, info.arguments, args, kwargs, outputs):
             return
-        if (healthy := _healthy(info, args)) is not None and known.followed(outputs[0]):
+        if (answer := healthy(info, args)) is not None and known.followed(outputs[0]):
             self.note("the step looks for infinite or missing numbers on the GPU; none were assumed")
-            known.attach(outputs[0], torch.full(outputs[0].shape, healthy))
+            known.attach(outputs[0], torch.full(outputs[0].shape, answer))
             return
         if info.written:
-            for name, value in _named(info, args, kwargs):
+            for name, value in named(info, args, kwargs):
                 if name in info.written:
                     written: list[Tensor] = []
-                    _collect((value,), written)
+                    collect((value,), written)
                     for tensor in written:
                         known.forget(tensor)
 
@@ -500,8 +451,8 @@ class Recorder(TorchDispatchMode):
             return
         outputs: list[Tensor] = []
         results: list[Tensor] = []
-        _collect((out,), outputs)
-        _collect((result,), results)
+        collect((out,), outputs)
+        collect((result,), results)
         for tensor, value in zip(outputs, results, strict=False):
             if hollow.is_hollow(tensor):
                 known.attach(tensor, value)
@@ -516,13 +467,13 @@ class Recorder(TorchDispatchMode):
             return _UNKNOWN_FLOAT
         raise DataDependentError("the step branches on a value computed on the GPU")
 
-    def _data_dependent(self, func: Any, info: _FuncInfo, args: Any, kwargs: Any, values: Any, gpu: bool) -> Any:
+    def _data_dependent(self, func: Any, info: Operator, args: Any, kwargs: Any, values: Any, gpu: bool) -> Any:
         if values is None:
             raise DataDependentError(f"{info.name}: the shape of its result depends on values")
         self.note_choices(values)
         tensors: list[Tensor] = []
-        _collect(args, tensors)
-        _collect(kwargs.values(), tensors)
+        collect(args, tensors)
+        collect(kwargs.values(), tensors)
         by_id = {id(t): v for t, v in zip(tensors, values, strict=True)}
         lookup = lambda t: by_id[id(t)]  # noqa: E731
         result = func(*known.substitute(args, lookup), **{k: known.substitute(v, lookup) for k, v in kwargs.items()})
@@ -540,19 +491,19 @@ class Recorder(TorchDispatchMode):
         out = torch.utils._pytree.tree_map_only(Tensor, to_hollow, result)
         if gpu:
             outputs: list[Tensor] = []
-            _collect((out,), outputs)
-            shapes = _Shapes(None, None, _attributes(info, args, kwargs))
+            collect((out,), outputs)
+            shapes = Outcome(None, None, attributes_of(info, args, kwargs))
             shapes.flops = 0
             self.ops[place] = self._op(
                 info, tuple(self._describe(t) for t in tensors), tuple(self._describe(t) for t in outputs), shapes
             )
         return out
 
-    def _resize(self, func: Any, info: _FuncInfo, args: Any, kwargs: Any, tensors: list[Tensor], gpu: bool) -> Any:
+    def _resize(self, func: Any, info: Operator, args: Any, kwargs: Any, tensors: list[Tensor], gpu: bool) -> Any:
         target = args[0]
         if gpu:
             self.ops.append(())
-            shapes = _Shapes(None, None, {})
+            shapes = Outcome(None, None, {})
             shapes.flops = 0
             self.ops[-1] = self._op(info, tuple(self._describe(t) for t in tensors), (), shapes)
         if info.short == "set_":
@@ -567,7 +518,7 @@ class Recorder(TorchDispatchMode):
             self.adopt(fresh)
         return target.set_(fresh.untyped_storage(), 0, size, stride)
 
-    def _flatten(self, info: _FuncInfo, weights: list[Tensor]) -> Tensor:
+    def _flatten(self, info: Operator, weights: list[Tensor]) -> Tensor:
         """Weights of a recurrent layer become views of one new buffer."""
         inputs = tuple(self._describe(w) for w in weights)
         self.ops.append(())
@@ -583,7 +534,7 @@ class Recorder(TorchDispatchMode):
                 stride = torch.empty(w.shape, device="meta").stride()
                 w.set_(buffer.untyped_storage(), offset, w.shape, stride)
                 offset += w.numel()
-        shapes = _Shapes(None, None, {})
+        shapes = Outcome(None, None, {})
         self.ops[-1] = self._op(info, inputs, (self._describe(buffer),), shapes)
         return buffer
 
@@ -606,9 +557,9 @@ class Recorder(TorchDispatchMode):
 
     def _describe(self, tensor: Tensor) -> tuple[Any, ...]:
         index = self.index_of(tensor)
-        return (*_describe_shape(tensor), -1 if index is None else index)
+        return (*describe(tensor), -1 if index is None else index)
 
-    def _op(self, info: _FuncInfo, inputs: Any, outputs: Any, shapes: _Shapes) -> tuple[Any, ...]:
+    def _op(self, info: Operator, inputs: Any, outputs: Any, shapes: Outcome) -> tuple[Any, ...]:
         module, source = self._noted or self._place()
         return (info.name, self.phase, self.step, inputs, outputs, shapes.attributes, shapes.flops or 0, module, source)
 
@@ -674,183 +625,3 @@ def _is_machinery(filename: str) -> bool:
     return filename.startswith(("<", _TORCH, _OWN)) or (
         filename.startswith(_STANDARD) and "site-packages" not in filename and "dist-packages" not in filename
     )
-
-
-def _plain_index(info: _FuncInfo, args: Any) -> bool:
-    """Indexing by numbers, whose result's shape does not depend on values (indexing by a mask's does)."""
-    return info.short == "index" and all(
-        index is None or index.dtype not in (torch.bool, torch.uint8) for index in args[1]
-    )
-
-
-def _fill(info: _FuncInfo, args: Any) -> float | None:
-    """The number that a factory fills a tensor with, whatever the tensors that it is given hold."""
-    if info.short in ("zeros_like", "new_zeros", "zeros"):
-        return 0
-    if info.short in ("ones_like", "new_ones", "ones"):
-        return 1
-    place = {"full_like": 1, "new_full": 2, "full": 1}.get(info.short)
-    return args[place] if place is not None and len(args) > place and not isinstance(args[place], Tensor) else None
-
-
-def _healthy(info: _FuncInfo, args: Any) -> bool | None:
-    """What a comparison that looks for NaN or infinity says of a tensor without any; None for other operators."""
-    if info.short in ("isnan", "isinf", "isposinf", "isneginf"):
-        return False
-    if info.short in ("eq", "ne"):
-        one, other = args[0], args[1]
-        if one is other:  # x == x
-            return info.short == "eq"
-        if isinstance(other, float) and math.isinf(other):
-            return info.short == "ne"
-    return None
-
-
-def _collect(values: Any, into: list[Tensor]) -> None:
-    for value in values:
-        if isinstance(value, Tensor):
-            into.append(value)
-        elif isinstance(value, (list, tuple)):
-            _collect(value, into)
-
-
-def _key(values: Any, key: list[Any]) -> None:
-    if isinstance(values, dict):
-        for name, value in values.items():
-            key.append(name)
-            _key((value,), key)
-        return
-    for value in values:
-        if isinstance(value, Tensor):
-            key.append((value.shape, value.stride(), value.dtype) if value.layout == torch.strided else object())
-        elif isinstance(value, (list, tuple)):
-            key.append(len(value))
-            _key(value, key)
-        else:
-            key.append((type(value), value))
-
-
-def _meta_of(tensor: Tensor) -> Tensor:
-    if tensor.layout != torch.strided:
-        raise DataDependentError(f"a tensor of layout {tensor.layout}")
-    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
-
-
-def _dense(tensor: Tensor) -> bool:
-    return hollow.storage_bytes(tuple(tensor.shape), tensor.stride(), 1) <= max(tensor.numel(), 1)
-
-
-def _spec(out: Any, places: dict[int, int], bases: dict[int, int], fresh: dict[int, int] | None = None) -> Any:
-    """A recipe for the result: ("alias", n), ("view", n, ...), ("new", ...) or a plain value.
-
-    New tensors that share a storage carry the same number, so that they share one again when made.
-    """
-    fresh = {} if fresh is None else fresh
-    if isinstance(out, Tensor):
-        if id(out) in places:
-            return ("alias", places[id(out)])
-        if out.layout != torch.strided:
-            raise DataDependentError(f"a result of layout {out.layout}")
-        if not out.is_meta:  # belongs to the host
-            return ("value", out)
-        storage = out.untyped_storage()
-        base = bases.get(storage._cdata)
-        if base is not None:
-            return ("view", base, tuple(out.shape), out.stride(), out.storage_offset())
-        number = fresh.setdefault(storage._cdata, len(fresh))
-        return ("new", number, tuple(out.shape), out.stride(), out.dtype, storage.nbytes(), out.storage_offset())
-    if isinstance(out, (list, tuple)):
-        kind = type(out) if type(out) in (list, tuple) else tuple
-        return (kind, [_spec(item, places, bases, fresh) for item in out])
-    return ("value", out)
-
-
-def _zeros(shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype, at_least_bytes: int) -> Tensor:
-    size = max(hollow.storage_bytes(shape, stride, dtype.itemsize), at_least_bytes)
-    return torch.empty(0, dtype=dtype).set_(torch.zeros(size, dtype=torch.uint8).untyped_storage(), 0, shape, stride)
-
-
-def _materialise(
-    spec: Any, tensors: list[Tensor], make: Any = hollow.empty, made: dict[int, Tensor] | None = None
-) -> Any:
-    made = {} if made is None else made
-    kind = spec[0]
-    if kind == "new":
-        _, number, shape, stride, dtype, size, offset = spec
-        if number not in made:
-            first = made[number] = make(shape, stride, dtype, size)
-            return first if not offset else first.as_strided(shape, stride, offset)
-        return torch.empty(0, dtype=dtype).set_(made[number].untyped_storage(), offset, shape, stride)
-    if kind == "alias":
-        return tensors[spec[1]]
-    if kind == "view":
-        return torch.as_strided(tensors[spec[1]], spec[2], spec[3], spec[4])
-    if kind == "value":
-        return spec[1]
-    return kind(_materialise(item, tensors, make, made) for item in spec[1])
-
-
-def _describe_shape(tensor: Tensor) -> tuple[Any, ...]:
-    dtype = str(tensor.dtype)[6:]
-    if tensor.layout != torch.strided:
-        return (tuple(tensor.shape), dtype, ())
-    return (tuple(tensor.shape), dtype, () if tensor.is_contiguous() else tensor.stride())
-
-
-def _named(info: _FuncInfo, args: Any, kwargs: Any) -> list[tuple[str, Any]]:
-    return [*zip(info.arguments, args, strict=False), *kwargs.items()]
-
-
-def _attributes(info: _FuncInfo, args: Any, kwargs: Any) -> dict[str, Any]:
-    """Arguments that are not tensors, as plain values; for convolutions also what cuDNN is allowed."""
-    found: dict[str, Any] = {}
-    if info.short in ("convolution", "convolution_backward"):
-        found = {"allow_tf32": torch.backends.cudnn.allow_tf32, "benchmark": torch.backends.cudnn.benchmark}
-    for name, value in _named(info, args, kwargs):
-        plain = _plain(value)
-        if plain is not _NOT_PLAIN:
-            found[name] = plain
-    return found
-
-
-_NOT_PLAIN = object()
-
-
-def _plain(value: Any) -> Any:
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    if isinstance(value, (torch.dtype, torch.memory_format)):
-        return str(value)[6:]
-    if isinstance(value, (list, tuple)) and all(isinstance(item, (bool, int, float, str)) for item in value):
-        return list(value)
-    return _NOT_PLAIN
-
-
-def _flops(info: _FuncInfo, args: Any, kwargs: Any, out: Any) -> int:
-    if info.flops is None:
-        return 0
-    try:
-        return int(info.flops(*args, **kwargs, out_val=out))
-    except (TypeError, ValueError, AssertionError, NotImplementedError):
-        return 0
-
-
-def _makes_large(info: _FuncInfo, args: Any, kwargs: Any) -> bool:
-    """Whether a factory's result would be larger than what the host makes for real."""
-    size: Any = kwargs.get("size")
-    if size is None:
-        for name, value in zip(info.arguments, args, strict=False):
-            if name == "size" or (
-                isinstance(value, (list, tuple)) and value and all(isinstance(i, int) for i in value)
-            ):
-                size = value
-                break
-    if size is None:
-        for name, value in zip(info.arguments, args, strict=False):
-            if name in ("n", "end", "steps") and isinstance(value, (int, float)):
-                return value * 8 > 8 * HOST_REAL_BYTES
-        return False
-    count = 1
-    for item in size:
-        count *= item
-    return count * 4 > HOST_REAL_BYTES

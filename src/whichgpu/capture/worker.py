@@ -28,10 +28,11 @@ from typing import Any, NoReturn
 import msgspec
 
 from whichgpu import errors, trace
-from whichgpu.worker_side import Lines, die_with, private_input
+from whichgpu.worker_side import Lines, adopt_orphans, descendants, die_with, end_all, private_input
 from whichgpu.workload import WorkloadRef, distributions, failure_line, load, sources
 
 _CHILDREN = max(os.cpu_count() or 1, 1)
+_ROUNDS = 20
 _CUT_OFF = 97  # exit code of a child whose pipe was closed behind its back
 _CLOSED = "closed file descriptors that it had not opened (os.closerange?), so that the tracer was cut off"
 
@@ -47,12 +48,13 @@ def main() -> None:
         return
     signal.signal(signal.SIGTERM, lambda *_: _leave(first["directory"]))
     die_with(os.getppid(), signal.SIGTERM)
+    adopt_orphans()
     ref = msgspec.convert(first["workload"], WorkloadRef)
     try:
         workload, stage = _load(ref, first.get("capability"), first["kind"])
     except errors.WhichGpuError as error:
         _answer(fd, ok=False, error=type(error).__name__, message=str(error))
-        return
+        _leave(first["directory"])
     try:
         _answer(fd, ok=True, holds_for=stage.holds_for() if stage is not None else None, **_origin(ref))
     except OSError:
@@ -62,7 +64,11 @@ def main() -> None:
 
 
 def _leave(directory: str) -> NoReturn:
-    """End with everything that runs in this session; the client may be gone and no longer do it."""
+    """End with everything that runs below; the client may be gone and no longer do it."""
+    for _ in range(_ROUNDS):  # one that is about to be killed may just have started another
+        if not (below := descendants(os.getpid())):
+            break
+        end_all(below)
     shutil.rmtree(directory, ignore_errors=True)
     if os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)
