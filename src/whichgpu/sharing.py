@@ -75,7 +75,7 @@ class Helper:
         the other one with the largest, so that they do not replay the same batch sizes, until nothing is left.
         """
         asked = [card for card in cards if not predictor.knows_largest(card.capability, _room(card))]
-        if self._alone or not predictor.shareable or len(asked) * predictor.events < _WORTH_EVENTS:
+        if self._alone or not asked or not predictor.shareable or len(asked) * predictor.events < _WORTH_EVENTS:
             yield from cards
             return
         predictor.keep()  # the second process reads what is known so far

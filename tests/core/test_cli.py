@@ -25,9 +25,9 @@ from whichgpu.errors import CatalogueError
 ROOT = Path(__file__).parents[2]
 OPTIONS = {
     "": ["--version"],
-    "fit": ["WORKLOAD", "--batch-size", "--gpu", "--memory-limit", "--optimizer", "--no-cache", "--json"],
-    "explain": ["WORKLOAD", "--batch-size", "--gpu", "--snapshot", "--no-cache", "--json"],
-    "rank": ["[WORKLOAD...]", "--set", "--no-cache", "--json"],
+    "fit": ["WORKLOAD", "--batch-size", "--gpu", "--memory-limit", "--optimizer", "--timeout", "--no-cache", "--json"],
+    "explain": ["WORKLOAD", "--batch-size", "--gpu", "--snapshot", "--timeout", "--no-cache", "--json"],
+    "rank": ["[WORKLOAD...]", "--set", "--timeout", "--no-cache", "--json"],
     "bench": [
         "[WORKLOAD...]",
         "--set",
@@ -190,7 +190,9 @@ def test_the_version_is_printed(capsys: pytest.CaptureFixture[str], api: FakeApi
 
 def test_fit_passes_everything_on(api: FakeApi) -> None:
     """Each option of fit reaches the call in its unit."""
-    arguments = "resnet50 --batch-size 64 --gpu 4090 --gpu h100 --memory-limit 8GiB --optimizer sgd --no-cache"
+    arguments = (
+        "resnet50 --batch-size 64 --gpu 4090 --gpu h100 --memory-limit 8GiB --optimizer sgd --no-cache --timeout 90"
+    )
     assert 0 == run("fit", *arguments.split())
     assert [
         (
@@ -202,6 +204,7 @@ def test_fit_passes_everything_on(api: FakeApi) -> None:
                 "optimizer": "sgd",
                 "cache": False,
                 "on_progress": None,
+                "timeout_s": 90.0,
             },
         )
     ] == api.calls
@@ -218,6 +221,7 @@ def test_fit_leaves_what_is_not_said_open(api: FakeApi) -> None:
         "optimizer": None,
         "cache": True,
         "on_progress": None,
+        "timeout_s": 600.0,
     } == options
 
 
@@ -225,15 +229,22 @@ def test_explain_passes_everything_on(api: FakeApi) -> None:
     """Each option of explain reaches the call, and what is not given is None."""
     assert 0 == run("explain", *"resnet50 --batch-size 64 --gpu 4090 --snapshot s.pickle --no-cache".split())
     assert 0 == run("explain", "resnet50", "--json")
-    given = {"batch_size": 64, "gpu": "4090", "snapshot": "s.pickle", "cache": False, "on_progress": None}
-    left = {"batch_size": None, "gpu": None, "snapshot": None, "cache": True, "on_progress": None}
+    given = {
+        "batch_size": 64,
+        "gpu": "4090",
+        "snapshot": "s.pickle",
+        "cache": False,
+        "on_progress": None,
+        "timeout_s": 600.0,
+    }
+    left = {"batch_size": None, "gpu": None, "snapshot": None, "cache": True, "on_progress": None, "timeout_s": 600.0}
     assert [("resnet50", given), ("resnet50", left)] == api.calls
 
 
 def test_rank_passes_all_workloads(api: FakeApi) -> None:
     """Several workloads are ranked together, in order."""
     assert 0 == run("rank", "gpt2", "resnet50", "--no-cache")
-    assert [(["gpt2", "resnet50"], {"cache": False, "on_progress": None})] == api.calls
+    assert [(["gpt2", "resnet50"], {"cache": False, "on_progress": None, "timeout_s": 600.0})] == api.calls
 
 
 def test_named_cards_are_shown_closely(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
