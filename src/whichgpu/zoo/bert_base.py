@@ -23,7 +23,7 @@ from transformers import BertForPreTraining
 from whichgpu.errors import WorkloadError
 from whichgpu.workload import Workload
 from whichgpu.zoo.hf_models import Plan
-from whichgpu.zoo.training import Recipe
+from whichgpu.zoo.training import Recipe, make_workload
 
 NAME = "bert-base"
 OPTIMIZER = {"lr": 1e-4, "betas": (0.9, 0.999), "eps": 1e-6}
@@ -33,15 +33,11 @@ SETTINGS = {"precision": "fp32", "optimizer": "adamw", "weight_decay": "0.01", "
 def build(options: Mapping[str, str]) -> Workload:
     """The workload; options override the settings."""
     recipe = make_recipe(options)
-    return Workload(
-        name=NAME,
-        setup=recipe.setup,
+    return make_workload(
+        recipe,
         unit="sequences",
         default_batch_size=32,
-        precision=recipe.settings.precision,
-        dtypes=recipe.settings.dtypes,
         description="BERT-base, masked-LM and next-sentence pre-training",
-        sizes=recipe.sizes,
     )
 
 

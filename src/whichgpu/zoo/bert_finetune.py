@@ -18,7 +18,7 @@ from transformers import BertForQuestionAnswering
 from whichgpu.workload import Workload
 from whichgpu.zoo.bert_base import OPTIMIZER, SETTINGS, parameter_groups
 from whichgpu.zoo.hf_models import Plan
-from whichgpu.zoo.training import Recipe
+from whichgpu.zoo.training import Recipe, make_workload
 
 NAME = "bert-finetune"
 
@@ -26,15 +26,11 @@ NAME = "bert-finetune"
 def build(options: Mapping[str, str]) -> Workload:
     """The workload; options override the settings."""
     recipe = make_recipe(options)
-    return Workload(
-        name=NAME,
-        setup=recipe.setup,
+    return make_workload(
+        recipe,
         unit="sequences",
         default_batch_size=12,
-        precision=recipe.settings.precision,
-        dtypes=recipe.settings.dtypes,
         description="BERT-base, fine-tuning on SQuAD question answering",
-        sizes=recipe.sizes,
     )
 
 

@@ -29,7 +29,7 @@ from torch.nn.utils.parametrizations import weight_norm
 from whichgpu.errors import WorkloadError
 from whichgpu.workload import Workload
 from whichgpu.zoo.options import Options, read_settings, refuse_checkpoint
-from whichgpu.zoo.training import Recipe
+from whichgpu.zoo.training import Recipe, make_workload
 
 NAME = "conv-seq2seq"
 SETTINGS = {"precision": "fp32", "optimizer": "sgd", "clip": "0.1", "seq": "32"}
@@ -43,16 +43,12 @@ Layers = tuple[tuple[int, int], ...]  # channels and kernel of each
 def build(options: Mapping[str, str]) -> Workload:
     """The workload; options override the settings."""
     recipe = make_recipe(options)
-    return Workload(
-        name=NAME,
-        setup=recipe.setup,
+    return make_workload(
+        recipe,
         unit="tokens",
         items_per_sample=recipe.sizes["seq"],
         default_batch_size=64,
-        precision=recipe.settings.precision,
-        dtypes=recipe.settings.dtypes,
         description="Convolutional sequence to sequence, English-German translation",
-        sizes=recipe.sizes,
     )
 
 

@@ -24,7 +24,7 @@ from torch import nn
 
 from whichgpu.workload import Workload
 from whichgpu.zoo.options import Options, read_settings, refuse_checkpoint
-from whichgpu.zoo.training import Recipe, random_images
+from whichgpu.zoo.training import Recipe, make_workload, random_images
 
 NAME = "deeplabv3"
 SETTINGS = {"precision": "fp32", "optimizer": "sgd", "weight_decay": "4e-5", "size": "513"}
@@ -35,15 +35,11 @@ ATROUS_RATES = (6, 12, 18)  # at output stride 16
 def build(options: Mapping[str, str]) -> Workload:
     """The workload; options override the settings."""
     recipe = make_recipe(options)
-    return Workload(
-        name=NAME,
-        setup=recipe.setup,
+    return make_workload(
+        recipe,
         unit="images",
         default_batch_size=4,
-        precision=recipe.settings.precision,
-        dtypes=recipe.settings.dtypes,
         description="DeepLabv3+ with Xception-65, semantic segmentation",
-        sizes=recipe.sizes,
     )
 
 

@@ -28,6 +28,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
 from whichgpu.errors import WorkloadError
 from whichgpu.workload import Workload, nearest
+from whichgpu.zoo import training
 from whichgpu.zoo.options import Options, read_settings
 from whichgpu.zoo.real_data import Samples, image_folder, padded, parallel_text, stacked
 from whichgpu.zoo.training import Recipe
@@ -88,17 +89,13 @@ def make_workload(plan: Plan, recipe: Recipe, **about: Any) -> Workload:
     """The workload of a plan with its recipe, or one made of it; `about` are fields of the Workload."""
     target = plan.target
     facts = {
-        "name": plan.where,
         "unit": plan.task.unit,
         "items_per_sample": plan.sequence if plan.task.unit == "tokens" else 1,
         "default_batch_size": DEFAULT_BATCH_SIZE,
-        "precision": plan.settings.precision,
-        "dtypes": plan.settings.dtypes,
         "description": f"transformers {plan.model_type}, {plan.task_name}",
         "source_files": (Path(target),) if os.path.isabs(target) else (),
-        "sizes": recipe.sizes,
     }
-    return Workload(setup=recipe.setup, **{**facts, **about})
+    return training.make_workload(recipe, **{**facts, **about})
 
 
 def make_recipe(target: str, options: Mapping[str, str]) -> Recipe:

@@ -38,7 +38,7 @@ from whichgpu.workload import Workload
 from whichgpu.zoo import detection
 from whichgpu.zoo.coco_boxes import OBJECTS, random_boxes
 from whichgpu.zoo.options import Options, read_settings, refuse_checkpoint
-from whichgpu.zoo.training import Recipe, random_images
+from whichgpu.zoo.training import Recipe, make_workload, random_images
 
 NAME = "mask-rcnn"
 SETTINGS = {"precision": "fp32", "optimizer": "sgd", "weight_decay": "1e-4"}
@@ -58,13 +58,10 @@ BOX_BINS, MASK_BINS, MASK_SIZE = 7, 14, 28
 def build(options: Mapping[str, str]) -> Workload:
     """The workload; options override the settings."""
     recipe = make_recipe(options)
-    return Workload(
-        name=NAME,
-        setup=recipe.setup,
+    return make_workload(
+        recipe,
         unit="images",
         default_batch_size=2,
-        precision=recipe.settings.precision,
-        dtypes=recipe.settings.dtypes,
         description="Mask R-CNN with ResNet-101 and a feature pyramid, instance segmentation",
     )
 

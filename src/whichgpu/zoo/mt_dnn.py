@@ -29,7 +29,7 @@ from transformers import BertModel
 from whichgpu.errors import WorkloadError
 from whichgpu.workload import Workload
 from whichgpu.zoo.hf_models import Plan
-from whichgpu.zoo.training import Recipe
+from whichgpu.zoo.training import Recipe, make_workload
 
 NAME = "mt-dnn"
 LARGE = {
@@ -65,15 +65,11 @@ TASKS = (
 def build(options: Mapping[str, str]) -> Workload:
     """The workload; options override the settings."""
     recipe = make_recipe(options)
-    return Workload(
-        name=NAME,
-        setup=recipe.setup,
+    return make_workload(
+        recipe,
         unit="sequences",
         default_batch_size=4,
-        precision=recipe.settings.precision,
-        dtypes=recipe.settings.dtypes,
         description="MT-DNN, BERT-large on a mix of GLUE tasks",
-        sizes=recipe.sizes,
     )
 
 

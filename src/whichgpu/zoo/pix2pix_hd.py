@@ -28,7 +28,7 @@ from whichgpu.errors import WorkloadError
 from whichgpu.workload import Workload
 from whichgpu.zoo.adversarial import Adversarial, Networks
 from whichgpu.zoo.options import Options, read_settings, refuse_adversarial
-from whichgpu.zoo.training import random_images
+from whichgpu.zoo.training import make_workload, random_images
 
 NAME = "pix2pix-hd"
 SETTINGS = {"precision": "fp32", "optimizer": "adam", "size": "1024"}
@@ -45,15 +45,11 @@ VGG_SLICES = ((2, 1 / 32), (7, 1 / 16), (12, 1 / 8), (21, 1 / 4), (30, 1.0))  # 
 def build(options: Mapping[str, str]) -> Workload:
     """The workload; options override the settings."""
     recipe = make_recipe(options)
-    return Workload(
-        name=NAME,
-        setup=recipe.setup,
+    return make_workload(
+        recipe,
         unit="images",
         default_batch_size=1,
-        precision=recipe.settings.precision,
-        dtypes=recipe.settings.dtypes,
         description="Pix2PixHD, label map to image",
-        sizes=recipe.sizes,
     )
 
 

@@ -28,7 +28,7 @@ from whichgpu.errors import WorkloadError
 from whichgpu.workload import Workload
 from whichgpu.zoo.adversarial import Adversarial, Networks
 from whichgpu.zoo.options import Options, read_settings, refuse_adversarial
-from whichgpu.zoo.training import random_images
+from whichgpu.zoo.training import make_workload, random_images
 
 NAME = "stylegan"
 SETTINGS = {"precision": "fp32", "optimizer": "adam", "size": "1024"}
@@ -41,15 +41,11 @@ GAIN = 2**0.5
 def build(options: Mapping[str, str]) -> Workload:
     """The workload; options override the settings."""
     recipe = make_recipe(options)
-    return Workload(
-        name=NAME,
-        setup=recipe.setup,
+    return make_workload(
+        recipe,
         unit="images",
         default_batch_size=4,
-        precision=recipe.settings.precision,
-        dtypes=recipe.settings.dtypes,
         description="StyleGAN, image generation",
-        sizes=recipe.sizes,
     )
 
 

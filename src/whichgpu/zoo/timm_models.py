@@ -20,7 +20,7 @@ from whichgpu.errors import WorkloadError
 from whichgpu.workload import Workload, nearest
 from whichgpu.zoo.options import Options, read_settings
 from whichgpu.zoo.real_data import image_folder, stacked
-from whichgpu.zoo.training import Recipe, random_images
+from whichgpu.zoo.training import Recipe, make_workload, random_images
 
 DEFAULT_BATCH_SIZE = 32
 
@@ -40,15 +40,11 @@ def build(
     """
     recipe = replace(make_recipe(model, options, about.get("name"), drop_path), **(training or {}))
     facts = {
-        "name": f"timm:{model}",
         "unit": "images",
         "default_batch_size": DEFAULT_BATCH_SIZE,
-        "precision": recipe.settings.precision,
-        "dtypes": recipe.settings.dtypes,
         "description": f"timm {model}, image classification",
-        "sizes": recipe.sizes,
     }
-    return Workload(setup=recipe.setup, **{**facts, **about})
+    return make_workload(recipe, **{**facts, **about})
 
 
 def make_recipe(name: str, options: Mapping[str, str], where: str | None = None, drop_path: float = 0.0) -> Recipe:

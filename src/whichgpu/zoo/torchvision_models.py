@@ -28,7 +28,7 @@ from torchvision.models import get_model, get_model_builder, get_model_weights, 
 from whichgpu.errors import WorkloadError
 from whichgpu.workload import Workload, nearest
 from whichgpu.zoo.options import Options, Settings, read_settings
-from whichgpu.zoo.training import Recipe, random_images
+from whichgpu.zoo.training import Recipe, make_workload, random_images
 
 DEFAULT_BATCH_SIZES = {"classification": 32, "segmentation": 8, "video": 8, "detection": 2}
 _AUXILIARY_WEIGHT = {"inception_v3": 0.4, "googlenet": 0.3}
@@ -39,15 +39,11 @@ def build(model: str, options: Mapping[str, str], **about: Any) -> Workload:
     recipe = make_recipe(model, options)
     kind = kind_of(model)
     facts = {
-        "name": f"torchvision:{model}",
         "unit": "clips" if kind == "video" else "images",
         "default_batch_size": DEFAULT_BATCH_SIZES[kind],
-        "precision": recipe.settings.precision,
-        "dtypes": recipe.settings.dtypes,
         "description": f"torchvision {model}, {kind}",
-        "sizes": recipe.sizes,
     }
-    return Workload(setup=recipe.setup, **{**facts, **about})
+    return make_workload(recipe, **{**facts, **about})
 
 
 def make_recipe(name: str, options: Mapping[str, str]) -> Recipe:

@@ -20,7 +20,7 @@ import copy
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -55,8 +55,27 @@ class Recipe:
         return make_step(self, model, optimizer, device, average)
 
 
-def make_workload(recipe: Recipe, **about: Any) -> Workload:
-    """The workload of a recipe; `about` are its other fields, with its name."""
+class Trained(Protocol):
+    """What a `Recipe` has in common with those of other steps."""
+
+    @property
+    def where(self) -> str:
+        """The workload's name, for messages."""
+
+    @property
+    def settings(self) -> Settings:
+        """How it is trained."""
+
+    @property
+    def sizes(self) -> Mapping[str, int]:
+        """Options that set how large a sample is, with their values."""
+
+    def setup(self, device: torch.device | str) -> Callable[[int], torch.Tensor]:
+        """Build everything on a device; the training step."""
+
+
+def make_workload(recipe: Trained, **about: Any) -> Workload:
+    """The workload of a recipe; `about` are its other fields, and a name where it is not that for messages."""
     facts = {"precision": recipe.settings.precision, "dtypes": recipe.settings.dtypes, "sizes": recipe.sizes}
     return Workload(setup=recipe.setup, **{"name": recipe.where, **facts, **about})
 

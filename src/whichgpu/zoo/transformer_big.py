@@ -27,7 +27,7 @@ from transformers import MarianConfig, MarianMTModel
 from whichgpu.errors import WorkloadError
 from whichgpu.workload import Workload
 from whichgpu.zoo.options import Options, read_settings
-from whichgpu.zoo.training import Recipe
+from whichgpu.zoo.training import Recipe, make_workload
 
 NAME = "transformer-big"
 SETTINGS = {"precision": "fp16", "optimizer": "adam", "seq": "32"}
@@ -38,16 +38,12 @@ POSITIONS = 1024
 def build(options: Mapping[str, str]) -> Workload:
     """The workload; options override the settings."""
     recipe = make_recipe(options)
-    return Workload(
-        name=NAME,
-        setup=recipe.setup,
+    return make_workload(
+        recipe,
         unit="tokens",
         items_per_sample=recipe.sizes["seq"],
         default_batch_size=64,
-        precision=recipe.settings.precision,
-        dtypes=recipe.settings.dtypes,
         description="Transformer-big, English-German translation",
-        sizes=recipe.sizes,
     )
 
 

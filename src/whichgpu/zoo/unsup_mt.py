@@ -30,7 +30,7 @@ from torch import nn
 from whichgpu.errors import WorkloadError
 from whichgpu.workload import Workload
 from whichgpu.zoo.options import Options, read_settings, refuse_checkpoint
-from whichgpu.zoo.training import Recipe, make_optimizer, make_step, move, set_tf32
+from whichgpu.zoo.training import Recipe, make_optimizer, make_step, make_workload, move, set_tf32
 
 NAME = "unsup-mt"
 SETTINGS = {"precision": "fp32", "optimizer": "adam", "clip": "5.0", "seq": "32"}
@@ -47,16 +47,12 @@ Cache = dict[nn.Module, tuple[torch.Tensor, torch.Tensor]]
 def build(options: Mapping[str, str]) -> Workload:
     """The workload; options override the settings."""
     recipe = make_recipe(options)
-    return Workload(
-        name=NAME,
-        setup=recipe.setup,
+    return make_workload(
+        recipe,
         unit="tokens",
         items_per_sample=recipe.sizes["seq"],
         default_batch_size=32,
-        precision=recipe.settings.precision,
-        dtypes=recipe.settings.dtypes,
         description="XLM, unsupervised English-French translation",
-        sizes=recipe.sizes,
     )
 
 

@@ -27,7 +27,7 @@ from whichgpu.errors import WorkloadError
 from whichgpu.workload import Workload
 from whichgpu.zoo.coco_boxes import OBJECTS, random_boxes
 from whichgpu.zoo.options import Options, read_settings, refuse_checkpoint
-from whichgpu.zoo.training import Recipe, random_images
+from whichgpu.zoo.training import Recipe, make_workload, random_images
 
 NAME = "yolo-v3"
 SETTINGS = {"precision": "fp32", "optimizer": "sgd", "weight_decay": "5e-4", "size": "608"}
@@ -45,15 +45,11 @@ IGNORED_ABOVE = 0.5
 def build(options: Mapping[str, str]) -> Workload:
     """The workload; options override the settings."""
     recipe = make_recipe(options)
-    return Workload(
-        name=NAME,
-        setup=recipe.setup,
+    return make_workload(
+        recipe,
         unit="images",
         default_batch_size=4,
-        precision=recipe.settings.precision,
-        dtypes=recipe.settings.dtypes,
         description="YOLOv3 with Darknet-53, object detection",
-        sizes=recipe.sizes,
     )
 
 
