@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -13,6 +13,7 @@ import torch
 from whichgpu.capture.run import capture
 from whichgpu.capture.target import Target
 from whichgpu.trace import EventKind, Trace, validate
+from whichgpu.zoo.training import set_tf32
 
 Setup = Callable[[torch.device], Callable[[int], Any]]
 
@@ -80,6 +81,17 @@ def _quick_garbage_collection() -> None:
     """Tracing collects garbage often; what torch and pytest hold need not be looked through each time."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture
+def zoo_defaults() -> Iterator[None]:
+    """One seed and one thread (tensors are small), and switches left as they were."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    yield
+    torch.set_num_threads(threads)
+    set_tf32("fp32")
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import importlib
 import json
 import math
 import warnings
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from whichgpu.workload import load, parse, sources
 from whichgpu.zoo import ENTRIES
 from whichgpu.zoo.adversarial import Adversarial
 from whichgpu.zoo.options import FUSED, OPTIMIZERS, PRECISIONS, Options, read_settings
-from whichgpu.zoo.training import Recipe, micro_batches, set_tf32
+from whichgpu.zoo.training import Recipe, micro_batches
 
 CPU = torch.device("cpu")
 META = torch.device("meta")
@@ -32,15 +31,7 @@ LLAMA = "num_hidden_layers=2&hidden_size=32&num_attention_heads=4&intermediate_s
 BERT = f"{LLAMA}&max_position_embeddings=32&seq=16"
 
 
-@pytest.fixture(autouse=True)
-def _defaults() -> Iterator[None]:
-    """Each test has one seed and one thread (tensors are small), and leaves switches as they were."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    yield
-    torch.set_num_threads(threads)
-    set_tf32("fp32")
+pytestmark = pytest.mark.usefixtures("zoo_defaults")
 
 
 def train(text: str, batch_size: int = 2, steps: int = 2) -> list[float]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,7 +16,6 @@ from transformers import XLMConfig, XLMModel
 from whichgpu.errors import WorkloadError
 from whichgpu.workload import load, parse
 from whichgpu.zoo import coco_boxes, detection, mt_dnn, stylegan, unsup_mt, yolo_v3
-from whichgpu.zoo.training import set_tf32
 
 CPU = torch.device("cpu")
 META = torch.device("meta")
@@ -35,15 +33,7 @@ REDUCED = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _defaults() -> Iterator[None]:
-    """Each test has one seed and one thread (tensors are small), and leaves switches as they were."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    yield
-    torch.set_num_threads(threads)
-    set_tf32("fp32")
+pytestmark = pytest.mark.usefixtures("zoo_defaults")
 
 
 def parameters(module: nn.Module) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -15,7 +14,7 @@ from whichgpu.workload import load, parse
 from whichgpu.zoo import ENTRIES
 from whichgpu.zoo.graphsage import sample
 from whichgpu.zoo.mamba2_370m import state_space
-from whichgpu.zoo.training import follow, set_tf32
+from whichgpu.zoo.training import follow
 
 CPU = torch.device("cpu")
 # Options that make each workload small: fewer and narrower layers, short sequences, small images
@@ -63,15 +62,7 @@ SMALL = {
 NEEDS = {"sdxl-unet": "diffusers", "rt-detr": "scipy", "llama3-8b-lora": "peft", "llava-7b-lora": "peft"}
 
 
-@pytest.fixture(autouse=True)
-def _defaults() -> Iterator[None]:
-    """Each test has one seed and one thread (tensors are small), and leaves switches as they were."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    yield
-    torch.set_num_threads(threads)
-    set_tf32("fp32")
+pytestmark = pytest.mark.usefixtures("zoo_defaults")
 
 
 def small(name: str) -> str:
