@@ -15,7 +15,7 @@ blocks of equal size. Does not cover `garbage_collection_threshold`, `roundup_po
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -574,6 +574,40 @@ def replay(
     return _replay_by_steps(program, sizes, limit_bytes, config, optional)
 
 
+def drive(
+    allocator: CachingAllocator,
+    program: Sequence[int],
+    sizes: Sequence[int],
+    optional: Mapping[int, Collection[int]] = NOTHING_OPTIONAL,
+) -> Iterator[dict[int, Block]]:
+    """Run a program on an allocator, entry by entry: after each, the blocks that are alive, by slot.
+
+    It is the same dictionary each time. Program, sizes and `optional` are those of `replay`. Raises OutOfMemory where the
+    program ends for want of memory, and ValueError for one that no process could run.
+    """
+    live: dict[int, Block] = {}
+    skipped: set[int] = set()
+    for index, entry in enumerate(program):
+        slot = abs(entry) - 1
+        if entry > 0:
+            if slot in live:
+                raise ValueError(f"program[{index}] allocates slot {slot}, which is alive already")
+            if slot not in skipped:
+                try:
+                    live[slot] = allocator.malloc(sizes[slot])
+                except OutOfMemory:
+                    if slot not in optional:
+                        raise
+                    skipped.update(optional[slot])
+        elif entry == EMPTY_CACHE:
+            allocator.empty_cache()
+        elif slot in live:
+            allocator.free(live.pop(slot))
+        elif slot not in skipped:  # one that there was no room for is not there to be freed
+            raise ValueError(f"program[{index}] frees slot {slot}, which is not alive")
+        yield live
+
+
 def _check_entries(program: Sequence[int], slots: int) -> None:
     if program and (max(program) > slots or min(program) < -slots):
         index = next(i for i, entry in enumerate(program) if abs(entry) > slots)
@@ -603,41 +637,17 @@ def _replay_by_steps(
 ) -> Replay:
     """The replay of any program with any settings: the class above, one call at a time."""
     allocator = CachingAllocator(limit_bytes, config)
-    malloc, free = allocator.malloc, allocator.free
-    live: list[Block | None] = [None] * (len(sizes) + 1)
-    skipped: set[int] = set()
     index = peak = reserved = 0
     peak_at = reserved_at = failed_at = None
     try:
-        for index, entry in enumerate(program):
-            if entry > 0:
-                if live[entry] is not None:
-                    raise ValueError(f"program[{index}] allocates slot {entry - 1}, which is alive already")
-                if entry in skipped:
-                    continue
-                try:
-                    live[entry] = malloc(sizes[entry - 1])
-                except OutOfMemory:
-                    if entry - 1 not in optional:
-                        raise
-                    skipped.update(slot + 1 for slot in optional[entry - 1])
-                    continue
-                if allocator.allocated_bytes > peak:
-                    peak = allocator.allocated_bytes
-                    peak_at = index
-                if allocator.peak_reserved_bytes > reserved:
-                    reserved = allocator.peak_reserved_bytes
-                    reserved_at = index
-            elif entry == EMPTY_CACHE:
-                allocator.empty_cache()
-            else:
-                block = live[-entry]
-                if block is None and -entry in skipped:
-                    continue
-                if block is None:
-                    raise ValueError(f"program[{index}] frees slot {-entry - 1}, which is not alive")
-                free(block)
-                live[-entry] = None
+        for _ in drive(allocator, program, sizes, optional):
+            if allocator.allocated_bytes > peak:
+                peak = allocator.allocated_bytes
+                peak_at = index
+            if allocator.peak_reserved_bytes > reserved:
+                reserved = allocator.peak_reserved_bytes
+                reserved_at = index
+            index += 1
     except OutOfMemory:
         failed_at = index
         if allocator.peak_reserved_bytes > reserved:

@@ -19,7 +19,7 @@ from typing import Literal
 import msgspec
 
 from whichgpu.advice import Basis, TraceInfo
-from whichgpu.allocator import DEFAULT_CONFIG, EMPTY_CACHE, Block, CachingAllocator, OutOfMemory
+from whichgpu.allocator import DEFAULT_CONFIG, CachingAllocator, drive
 from whichgpu.intervals import Verdict
 from whichgpu.memory import MemoryModel, Program
 from whichgpu.remedies import LeftOut, Remedy
@@ -134,25 +134,16 @@ def _walked(
 ) -> tuple[list[int], list[tuple[int, int, int]]]:
     """Allocated bytes after each instruction, and (slot, bytes, place of birth) of the blocks that are held at the peak."""
     allocator = CachingAllocator(limit_bytes, DEFAULT_CONFIG)
-    blocks: dict[int, tuple[Block, int]] = {}
+    born: dict[int, int] = {}
     allocated: list[int] = []
     held: list[tuple[int, int, int]] = []
-    skipped: set[int] = set()
-    for place, instruction in enumerate(program.instructions):
-        if instruction > 0 and instruction - 1 not in skipped:
-            try:
-                blocks[instruction - 1] = (allocator.malloc(program.sizes[instruction - 1]), place)
-            except OutOfMemory:
-                if instruction - 1 not in program.optional:
-                    raise
-                skipped.update(program.optional[instruction - 1])
-        elif instruction == EMPTY_CACHE:
-            allocator.empty_cache()
-        elif -instruction - 1 in blocks:  # one that there was no room for is not
-            allocator.free(blocks.pop(-instruction - 1)[0])
+    steps = drive(allocator, program.instructions, program.sizes, program.optional)
+    for place, (instruction, live) in enumerate(zip(program.instructions, steps, strict=True)):
+        if instruction > 0:
+            born[instruction - 1] = place
         allocated.append(allocator.allocated_bytes)
         if place == peak_at:
-            held = [(slot, block.size, born) for slot, (block, born) in blocks.items() if block.size]
+            held = [(slot, block.size, born[slot]) for slot, block in live.items() if block.size]
     return allocated, held
 
 

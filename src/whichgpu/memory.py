@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from itertools import accumulate
+from itertools import accumulate, islice
 from math import log
 from typing import NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
@@ -24,8 +24,8 @@ from whichgpu.allocator import (
     AllocatorConfig,
     CachingAllocator,
     CheckedProgram,
-    OutOfMemory,
     Replay,
+    drive,
     replay,
 )
 from whichgpu.batch_sizes import MAX_BATCH_SIZE
@@ -326,24 +326,11 @@ def _least_bytes(program: Program) -> int:
 def _blocks_at(program: Program, result: Replay, config: AllocatorConfig) -> list[tuple[int, int]]:
     """Slot and bytes of every block that is held at the allocated peak of a replay."""
     assert result.peak_at is not None
-    allocator = CachingAllocator(result.same_from_bytes, config)
-    blocks = {}
-    skipped: set[int] = set()
-    for instruction in program.instructions[: result.peak_at + 1]:
-        if instruction > 0:
-            if instruction - 1 in skipped:
-                continue
-            try:
-                blocks[instruction - 1] = allocator.malloc(program.sizes[instruction - 1])
-            except OutOfMemory:
-                if instruction - 1 not in program.optional:
-                    raise
-                skipped.update(program.optional[instruction - 1])
-        elif instruction == EMPTY_CACHE:
-            allocator.empty_cache()
-        elif -instruction - 1 in blocks:  # one that there was no room for is not
-            allocator.free(blocks.pop(-instruction - 1))
-    return [(slot, block.size) for slot, block in blocks.items()]
+    steps = drive(
+        CachingAllocator(result.same_from_bytes, config), program.instructions, program.sizes, program.optional
+    )
+    live = next(islice(steps, result.peak_at, None))
+    return [(slot, block.size) for slot, block in live.items()]
 
 
 class _Known:

@@ -16,7 +16,7 @@ import secrets
 from pathlib import Path
 from typing import Any
 
-from whichgpu.allocator import DEFAULT_CONFIG, EMPTY_CACHE, Block, CachingAllocator, OutOfMemory, SegmentState
+from whichgpu.allocator import DEFAULT_CONFIG, EMPTY_CACHE, Block, CachingAllocator, SegmentState, drive
 from whichgpu.errors import InputError
 from whichgpu.memory import Program
 from whichgpu.trace import Trace
@@ -79,23 +79,24 @@ class _Recording:
         self._allocator = CachingAllocator(limit_bytes, DEFAULT_CONFIG, self._place)
         self._frames: dict[int, list[dict[str, Any]]] = {}  # by operator; shared, so that the file stays small
         self._live: dict[int, tuple[Block, list[dict[str, Any]]]] = {}  # by slot
-        self._skipped: set[int] = set()  # slots that are done without
+        self._retries = 0  # how often the cache was given back so far
 
     def snapshot(self) -> dict[str, Any]:
         """Replay all of it."""
         starts = dict(zip(self._program.op_at, self._program.op_index, strict=True))  # the last one at a place counts
         frames: list[dict[str, Any]] = []
-        for place, instruction in enumerate(self._program.instructions):
+        program = self._program
+        steps = drive(self._allocator, program.instructions, program.sizes, program.optional)
+        for place, (instruction, live) in enumerate(zip(program.instructions, steps, strict=True)):
             if place in starts:
                 frames = self._frames_of(starts[place])
+            slot = abs(instruction) - 1
             if instruction > 0:
-                if instruction - 1 not in self._skipped:
-                    self._malloc(instruction - 1, frames)
+                self._note_malloc(slot, live.get(slot), frames)
             elif instruction == EMPTY_CACHE:
-                self._allocator.empty_cache()
                 self._note_released(frames)
-            elif -instruction - 1 in self._live:  # one that there was no room for is not
-                self._free(-instruction - 1, frames)
+            elif slot in self._live:  # one that there was no room for is not
+                self._note_free(slot, frames)
         by_address = {block.address: own for block, own in self._live.values() if block.requested_bytes}
         return {
             "segments": [_segment(state, by_address) for state in self._allocator.snapshot()],
@@ -110,36 +111,29 @@ class _Recording:
         self._fresh.append((address, size))
         return address
 
-    def _malloc(self, slot: int, frames: list[dict[str, Any]]) -> None:
-        size = self._program.sizes[slot]
-        retries = self._allocator.num_alloc_retries
-        try:
-            block = self._allocator.malloc(size)
-        except OutOfMemory:
-            if slot not in self._program.optional:
-                raise
-            self._skipped.update(self._program.optional[slot])
-            self._note_released(frames)
-            return
-        if self._allocator.num_alloc_retries != retries:
+    def _note_malloc(self, slot: int, block: Block | None, frames: list[dict[str, Any]]) -> None:
+        if self._allocator.num_alloc_retries != self._retries:
+            self._retries = self._allocator.num_alloc_retries
             self._note_released(frames)
         for address, segment in self._fresh:
             self._segments[address] = segment
             self._note("segment_alloc", address, segment, frames, category=_NO_CATEGORY)
         self._fresh.clear()
+        if block is None:  # there was no room for it
+            return
         self._live[slot] = (block, frames)
+        size = self._program.sizes[slot]
         if size:
             stored = slot < self._program.storages
             category = self._trace.storages[slot].category if stored else "workspace"
             self._note("alloc", block.address, size, frames, category=category)
 
-    def _free(self, slot: int, frames: list[dict[str, Any]]) -> None:
+    def _note_free(self, slot: int, frames: list[dict[str, Any]]) -> None:
         block, _ = self._live.pop(slot)
-        size, address = self._program.sizes[slot], block.address
-        self._allocator.free(block)
+        size = self._program.sizes[slot]
         if size:
-            self._note("free_requested", address, size, frames)
-            self._note("free_completed", address, size, frames)
+            self._note("free_requested", block.address, size, frames)
+            self._note("free_completed", block.address, size, frames)
 
     def _note_released(self, frames: list[dict[str, Any]]) -> None:
         """Segments that were given back to the driver before a new one was asked for."""
