@@ -128,6 +128,11 @@ _BREAKDOWN = {
 }
 
 
+def room_bytes(card: Gpu, context_bytes: int) -> int:
+    """What a card leaves to PyTorch's allocator beside the CUDA context; never less than 0."""
+    return max(card.memory_bytes - context_bytes, 0)
+
+
 def limit_row(estimate: Estimate, batch_size: int, limit_bytes: int) -> FitRow:
     """The row named "limit": PyTorch's allocator limited to exactly so many bytes."""
     return _row("limit", limit_bytes, limit_bytes, 0, estimate, batch_size, ())
@@ -135,7 +140,7 @@ def limit_row(estimate: Estimate, batch_size: int, limit_bytes: int) -> FitRow:
 
 def fit_row(card: Gpu, estimate: Estimate, batch_size: int, context_bytes: int, problems: Sequence[str]) -> FitRow:
     """One card's row; `problems` says why the card cannot run the step at all, empty when it can."""
-    room = max(card.memory_bytes - context_bytes, 0)
+    room = room_bytes(card, context_bytes)
     return _row(card.name, card.memory_bytes, room, context_bytes, estimate, batch_size, problems)
 
 
@@ -217,7 +222,7 @@ def caveats(trace: Trace) -> list[str]:
 
 def largest(card: Gpu, estimate: Estimate, context_bytes: int, problems: Sequence[str]) -> Largest:
     """The largest batches on a card, by memory alone, and why the card cannot run it all the same."""
-    room = max(card.memory_bytes - context_bytes, 0)
+    room = room_bytes(card, context_bytes)
     return Largest(
         estimate.largest_batch(room),
         estimate.largest_safe_batch(room),

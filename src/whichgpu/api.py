@@ -129,7 +129,7 @@ def explain(
     cards = catalogue.load()
     card = cards.find(gpu) if gpu is not None else None
     capability = (card or cards.find(DEFAULT_CARD)).capability
-    room = max(card.memory_bytes - context_bytes(), 0) if card is not None else None
+    room = advice.room_bytes(card, context_bytes()) if card is not None else None
     target = Path(snapshot).expanduser() if snapshot is not None else None
     if target is not None:
         snapshots.check_path(target)

@@ -165,6 +165,9 @@ class MemoryModel:
     def fits(self, batch_size: int, limit_bytes: int) -> bool:
         """Whether the step runs at a batch size under a limit."""
         known = self._known_at(batch_size)
+        before = known.replay(limit_bytes)
+        if before is not None:
+            return before.fits
         if known.least_bytes is None:
             known.least_bytes = _least_bytes(self._program(batch_size, known))
         return known.least_bytes <= limit_bytes and self._replay(batch_size, limit_bytes).fits

@@ -131,7 +131,7 @@ class Helper:
 
 
 def _room(card: Gpu) -> int:
-    return max(card.memory_bytes - context_bytes(), 0)
+    return advice.room_bytes(card, context_bytes())
 
 
 # ---- the second process -----------------------------------------------------------------------------------
