@@ -13,6 +13,7 @@ import msgspec
 from whichgpu import advice, arguments, catalogue, explanation, remedies, text, workload
 from whichgpu import snapshot as snapshots
 from whichgpu.advice import FitReport, RankReport, TraceInfo
+from whichgpu.arguments import TIMEOUT_S
 from whichgpu.batch_sizes import MAX_BATCH_SIZE
 from whichgpu.closeup import look_at, with_remedy
 from whichgpu.explanation import ExplainReport
@@ -21,7 +22,6 @@ from whichgpu.predictor import Predictor, Progress
 from whichgpu.sharing import Helper
 from whichgpu.torch_build import installed_torch
 from whichgpu.tracers import falling_back
-from whichgpu.tracing import TIMEOUT_S
 
 DEFAULT_CARD = "H200"  # whose rules hold under --memory-limit when no card is named
 

@@ -10,6 +10,8 @@ from typing import Any
 
 from whichgpu.errors import InputError
 
+TIMEOUT_S = 600.0  # how long loading the workload, or one trace, may take unless another time is given
+
 
 def check_name(name: object) -> None:
     """A workload is named by a text."""

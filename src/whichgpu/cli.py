@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from whichgpu import cli_results, text
+from whichgpu.arguments import TIMEOUT_S
 from whichgpu.cli_common import SLOW, Json, NoCache, Sets, Timeout, discard_output
 from whichgpu.cli_common import WORKLOAD as _WORKLOAD
 from whichgpu.cli_common import print_record as _print
@@ -87,7 +88,7 @@ def fit(
             help="Instead of the workload's own: adamw, sgd, ... (not for files).",
         ),
     ] = None,
-    timeout: Timeout = 600.0,
+    timeout: Timeout = TIMEOUT_S,
     no_cache: NoCache = False,
     json: Json = False,
 ) -> None:
@@ -136,7 +137,7 @@ def explain(
             help="Write the predicted allocations as a PyTorch memory snapshot, for https://docs.pytorch.org/memory_viz.",
         ),
     ] = None,
-    timeout: Timeout = 600.0,
+    timeout: Timeout = TIMEOUT_S,
     no_cache: NoCache = False,
     json: Json = False,
 ) -> None:
@@ -168,7 +169,7 @@ def explain(
 def rank(
     workloads: Annotated[list[str] | None, typer.Argument(metavar="[WORKLOAD...]", help=_WORKLOAD)] = None,
     sets: Sets = None,
-    timeout: Timeout = 600.0,
+    timeout: Timeout = TIMEOUT_S,
     no_cache: NoCache = False,
     json: Json = False,
 ) -> None:

@@ -11,7 +11,9 @@ from typing import Annotated, Any
 
 import typer
 
-SLOW = "a step that never ends is ended by --timeout (600 s if not set); Ctrl-C ends it now"
+from whichgpu.arguments import TIMEOUT_S
+
+SLOW = f"a step that never ends is ended by --timeout ({TIMEOUT_S:g} s if not set); Ctrl-C ends it now"
 _SLOW_S = 60.0
 WORKLOAD = (
     "file.py:function, package.module:function, timm:NAME, torchvision:NAME, hf:NAME or a name from "

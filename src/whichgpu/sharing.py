@@ -57,7 +57,7 @@ class Helper:
 
     def __init__(self, worker: Sequence[str] = WORKER, processors: int | None = None) -> None:
         self._command = tuple(worker)
-        self._alone = (processors or len(os.sched_getaffinity(0))) < 2
+        self._alone = (processors or _processors()) < 2
         self._process: WorkerProcess | None = None
 
     def __enter__(self) -> Self:
@@ -96,7 +96,6 @@ class Helper:
         yield from (card for card in cards if card.id not in known)
 
     def _send(self, predictor: Predictor, cards: Sequence[Gpu], batch_size: int | None) -> None:
-        predictor.keep()  # the second process reads what is known so far
         try:
             if self._process is None:
                 self._process = WorkerProcess(self._command, "the second process", CaptureError)
@@ -128,6 +127,11 @@ class Helper:
         process, self._process = self._process, None
         if process is not None:
             process.close(patience_s=0.0)
+
+
+def _processors() -> int:
+    """How many processors this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _room(card: Gpu) -> int:

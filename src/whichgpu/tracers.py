@@ -52,7 +52,7 @@ def falling_back(question: Callable[P, T]) -> Callable[P, T]:
     def ask(*args: P.args, **kwargs: P.kwargs) -> T:
         found: set[tuple[str, tuple[str, ...]]] = set()
         token = _REAL_ONLY.set(found)
-        patience = tracing.WITHIN_S.set(arguments.timeout(kwargs.get("timeout_s", tracing.TIMEOUT_S)))
+        patience = tracing.WITHIN_S.set(arguments.timeout(kwargs.get("timeout_s", arguments.TIMEOUT_S)))
         try:
             while True:
                 known = len(found)

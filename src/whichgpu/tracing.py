@@ -24,6 +24,7 @@ import msgspec
 from whichgpu import answers, errors
 from whichgpu import trace as traces
 from whichgpu.answers import Book
+from whichgpu.arguments import TIMEOUT_S
 from whichgpu.errors import CaptureError, TraceError
 from whichgpu.trace import Trace
 from whichgpu.trace_cache import Origin, TraceCache, make_key
@@ -32,8 +33,7 @@ from whichgpu.worker_process import WorkerProcess, one_line
 if TYPE_CHECKING:
     from whichgpu.workload import WorkloadRef
 
-TIMEOUT_S = 600.0  # how long loading the workload, or one trace, may take
-# The same within one question that is asked from Python or the command line.
+# How long loading the workload, or one trace, may take within one question that is asked.
 WITHIN_S: ContextVar[float] = ContextVar("WITHIN_S", default=TIMEOUT_S)
 
 Kind = Literal["fake", "real-cpu"]
