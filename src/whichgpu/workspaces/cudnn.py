@@ -204,11 +204,20 @@ def decide(tree: Tree, values: list[int]) -> int:
 @lru_cache(maxsize=16384)
 def workspace_bytes(problem: Problem) -> int:
     """Bytes of the workspace that cuDNN takes for a problem."""
-    known = table().answers.get(problem.key)
+    return by_rules(problem, table().answers, table().trees, needs(problem), "copies")
+
+
+def by_rules(
+    problem: Problem, answers: dict[str, list[Piece]], trees: dict[str, Any], under_formulas: list[int], otherwise: str
+) -> int:
+    """Bytes of a problem that has so many under each formula: by an answer kept for it, by the tree of its family, or by
+    the formula of that name where there is neither.
+    """
+    known = answers.get(problem.key)
     if known is not None:
-        return recalled(known, problem.input[0], needs(problem))
-    tree = table().trees.get(problem.family)
-    return needs(problem)[FORMULAS.index("copies") if tree is None else decide(tree, features(problem))]
+        return recalled(known, problem.input[0], under_formulas)
+    tree = trees.get(problem.family)
+    return under_formulas[FORMULAS.index(otherwise) if tree is None else decide(tree, features(problem))]
 
 
 def recalled(pieces: list[Piece], batch: int, under_formulas: list[int]) -> int:

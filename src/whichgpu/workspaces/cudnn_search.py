@@ -25,20 +25,11 @@ _PLAIN = (1.0, 2.0, 4.0)
 FORMULAS = (*cudnn.FORMULAS, "transforms", "tiled transforms", *(f"{share:g} of all, not padded" for share in _PLAIN))
 
 
+@lru_cache(maxsize=16384)
 def largest_workspace_bytes(problem: Problem) -> int:
     """Bytes of the largest workspace of all engines that cuDNN lists for a problem."""
-    return _largest_workspace_bytes(problem)
-
-
-@lru_cache(maxsize=16384)
-def _largest_workspace_bytes(problem: Problem) -> int:
-    known = cudnn.table().search_answers.get(problem.key)
-    if known is not None:
-        return cudnn.recalled(known, problem.input[0], needs(problem))
-    tree = cudnn.table().search_trees.get(problem.family)
-    if tree is None:
-        return needs(problem)[cudnn.FORMULAS.index("all, padded")]
-    return needs(problem)[cudnn.decide(tree, cudnn.features(problem))]
+    table = cudnn.table()
+    return cudnn.by_rules(problem, table.search_answers, table.search_trees, needs(problem), "all, padded")
 
 
 def needs(problem: Problem) -> list[int]:
