@@ -29,7 +29,7 @@ export PYTHONPATH="$PWD/src:$site${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1
 export WHICHGPU_CACHE="${WHICHGPU_CACHE:-/tmp/whichgpu-cache}"
 if [ -n "${PREVIOUS:-}" ]; then cp "$PREVIOUS"/* "$out"/; fi
 sweep=(python3 tools/bench_sweep.py --results "$out/results.sqlite" --log "$out/sweep.jsonl")
-tests=(python3 -m pytest -m gpu -p no:cacheprovider -q -rP tests/gpu)
+tests=(python3 -m pytest -m gpu -p no:cacheprovider -p no:benchmark -q -rP tests/gpu)
 together=()
 if python3 -c 'import xdist' 2>/dev/null; then together=(-n 8); fi
 
