@@ -4,7 +4,7 @@
 device, copies between host and GPU, and the places from which the phases of a step are known. C++ never sees
 a CUDA device: whatever names one is turned into a tag on CPU storages before it gets there.
 
-Not covered: CUDA graphs, custom CUDA extensions, several GPUs.
+Not covered: custom CUDA extensions, and what `refusals` names.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch.optim import optimizer as torch_optimizer
 from torch.utils import _device as torch_device_context
 from torch.utils import checkpoint as _checkpoint  # noqa: F401 - loaded before the patches
 
-from whichgpu.capture import choices, dynamo, hollow, known, operands, pretend_cuda
+from whichgpu.capture import choices, dynamo, hollow, known, operands, pretend_cuda, refusals
 from whichgpu.capture.recorder import Recorder
 from whichgpu.capture.target import Target
 from whichgpu.errors import DataDependentError
@@ -57,6 +57,8 @@ class Pretence:
         self._patch_cuda()
         self._patch_autocast()
         self._patch_phases()
+        for owner, name, value in refusals.patches():
+            self.set(owner, name, value)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -157,8 +159,8 @@ class Pretence:
         self.set(Tensor, "to", to)
         self.set(Tensor, "cuda", cuda)
         self.set(Tensor, "cpu", cpu_)
-        self.set(Tensor, "pin_memory", lambda tensor, device=None: tensor)
-        self.set(Tensor, "is_pinned", lambda tensor, device=None: False)
+        self.set(Tensor, "pin_memory", _pin)
+        self.set(Tensor, "is_pinned", lambda tensor, device=None: _is_pinned(tensor))
         self.set(Tensor, "record_stream", lambda tensor, stream: None)
         plain_deepcopy = Tensor.__deepcopy__
 
@@ -375,6 +377,16 @@ class Pretence:
                 index = self.recorder.index_of(tensor)
                 if index is not None and self.recorder.storage_phase[index] != "setup":
                     self.state_storages[index] = id(parameter)
+
+
+def _pin(tensor: Tensor, device: Any = None) -> Tensor:
+    if tensor.layout == torch.strided:
+        tensor.untyped_storage()._whichgpu_pinned = True
+    return tensor
+
+
+def _is_pinned(tensor: Tensor) -> bool:
+    return tensor.layout == torch.strided and getattr(tensor.untyped_storage(), "_whichgpu_pinned", False)
 
 
 def _gather(value: Any, into: list[Tensor]) -> None:
