@@ -26,6 +26,10 @@ from whichgpu.errors import DataDependentError
 Tensor = torch.Tensor
 _CUDA = torch.device("cuda", 0)
 _MISSING = object()
+_STREAMS = (
+    "what runs on a stream of its own is counted with the rest; PyTorch keeps the free memory of each stream apart, so "
+    "the card may reserve more"
+)
 
 
 class Pretence:
@@ -267,6 +271,13 @@ class Pretence:
         for name, value in answers.items():
             # a function of its own for each: torch._dynamo, if loaded later, refuses duplicates
             self.set(cuda, name, value)
+
+        def enter(stream: Any) -> Any:
+            if stream is not pretend_cuda.MAIN_STREAM:
+                self.recorder.note(_STREAMS)
+            return stream
+
+        self.set(pretend_cuda.Stream, "__enter__", enter)
         for name in pretend_cuda.OF_MEMORY:
             self.set(cuda.memory, name, answers[name])
         self.set(torch.backends.cudnn, "is_acceptable", lambda tensor: tensor.is_cuda)
