@@ -343,9 +343,13 @@ def _guarded(where: str, action: Callable[..., Any], *arguments: Any) -> Any:
     except (WorkloadError, KeyboardInterrupt):
         raise
     except BaseException as error:  # SystemExit too: a script may call sys.exit at its top level
-        cure = '; put what only a script does (argparse, main()) under if __name__ == "__main__":'
+        cure = ""
+        if isinstance(error, SystemExit):
+            cure = '; put what only a script does (argparse, main()) under if __name__ == "__main__":'
+        if "relative import with no known parent" in str(error):
+            cure = "; name it by its package instead, as in mypkg.train:setup, from the folder that holds mypkg"
         raise missing_package(error, where) or WorkloadError(
-            f"{where} cannot be loaded: {failure_line(error)}{cure if isinstance(error, SystemExit) else ''}"
+            f"{where} cannot be loaded: {failure_line(error)}{cure}"
         ) from error
 
 

@@ -429,3 +429,27 @@ def test_gradients_nobody_gave_are_on_the_card(tracing: Tracing) -> None:
         made = [event for event in tracing.memory_events(trace) if event == ("+", 4 * 6 * 4)]
         assert trace.ops
         assert 3 == len(made), "once a step: a float for each of 4 rows of 6"
+
+
+@pytest.mark.parametrize("form", ["context", "stream", "main", "none"])
+def test_a_side_stream_is_counted_and_told(form: str, tracing: Tracing) -> None:
+    """Work on a stream of its own counts as ever, with a caveat; on the stream that is there anyway, without."""
+
+    def setup(device: torch.device) -> Step:
+        model = net().to(device)
+
+        def step(batch_size: int) -> None:
+            side = torch.cuda.Stream()
+            side.wait_stream(torch.cuda.current_stream())
+            chosen = {"main": torch.cuda.current_stream(), "none": None}.get(form, side)
+            with side if form == "stream" else torch.cuda.stream(chosen):
+                loss = model(torch.randn(batch_size, 16, device=device)).sum()
+            loss.backward()
+            assert 0 == torch.cuda.memory_stats()["allocated_bytes.all.peak"]
+
+        return step
+
+    made = tracing.trace(setup, 4)
+
+    assert made.facts["backward_calls"] == made.steps
+    assert (form in ("context", "stream")) == any("stream of its own" in note for note in made.notes)

@@ -6,6 +6,7 @@ known        small values that are followed along, so that `.item()` and the lik
 choices      what a network chooses (top-k, argmax), taken as spread evenly
 in_place     where autograd writes in place on the card, but not while a dispatch mode is on
 operands     operands that CUDA refuses and hollow tensors would let pass
+refusals     what is not covered, and what to do instead
 operators    what a call of an operator is: names, attributes, FLOPs
 outcome      what it gives, worked out on shapes
 recorder     the dispatch mode that runs operators on hollow (or real) tensors and writes down what they ask for

@@ -7,6 +7,7 @@ holds. The card sees no mode: `variant` says which operator runs there. Read at 
 
 from __future__ import annotations
 
+import os
 import sys
 from functools import cache
 from types import FrameType
@@ -26,12 +27,13 @@ _INTO_ZEROS = {
     aten.index_add.default: aten.index_add_.default,
     aten.index_put.default: aten.index_put_.default,
 }
+_RECORDER = {__file__, os.path.join(os.path.dirname(__file__), "recorder.py")}
 CANDIDATES = {aten.add.Tensor, *_INTO_ZEROS}
 
 
 def variant(func: Any, args: Any, kwargs: Any, *, just_made: bool) -> Any:
     """The operator that runs in place of `func` on the card, called by autograd; `just_made`: its first argument is new."""
-    if torch.is_grad_enabled() or not _by_engine(sys._getframe(2)):
+    if torch.is_grad_enabled() or not _by_engine(_caller(sys._getframe(1))):
         return func
     if func is not aten.add.Tensor:
         return _INTO_ZEROS[func] if just_made else func
@@ -48,7 +50,14 @@ def is_made_up(func: Any) -> bool:
 
     Formulas such as those of `split` and `unbind` name the device of the other gradients, the CPU as hollow tensors have it.
     """
-    return func is aten.zeros.default and not torch.is_grad_enabled() and _by_engine(sys._getframe(2))
+    return func is aten.zeros.default and not torch.is_grad_enabled() and _by_engine(_caller(sys._getframe(1)))
+
+
+def _caller(frame: FrameType | None) -> FrameType | None:
+    """The frame of the code that called the operator: the innermost that is not the recorder's."""
+    while frame is not None and frame.f_code.co_filename in _RECORDER:
+        frame = frame.f_back
+    return frame
 
 
 def _by_engine(frame: FrameType | None) -> bool:

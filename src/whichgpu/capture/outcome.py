@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from whichgpu.capture import hollow
+from whichgpu.capture.refusals import check_layout
 from whichgpu.errors import DataDependentError
 
 Tensor = torch.Tensor
@@ -55,6 +56,7 @@ def key_of(values: Any, key: list[Any]) -> None:
 
 def meta_of(tensor: Tensor) -> Tensor:
     """A tensor like it that is nothing but a shape."""
+    check_layout(tensor)
     if tensor.layout != torch.strided:
         raise DataDependentError(f"a tensor of layout {tensor.layout}")
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
@@ -74,6 +76,7 @@ def recipe(out: Any, places: dict[int, int], bases: dict[int, int], fresh: dict[
     if isinstance(out, Tensor):
         if id(out) in places:
             return ("alias", places[id(out)])
+        check_layout(out)
         if out.layout != torch.strided:
             raise DataDependentError(f"a result of layout {out.layout}")
         if not out.is_meta:  # belongs to the host

@@ -4,7 +4,7 @@
 device, copies between host and GPU, and the places from which the phases of a step are known. C++ never sees
 a CUDA device: whatever names one is turned into a tag on CPU storages before it gets there.
 
-Not covered: CUDA graphs, custom CUDA extensions, several GPUs.
+Not covered: custom CUDA extensions, and what `refusals` names.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch.optim import optimizer as torch_optimizer
 from torch.utils import _device as torch_device_context
 from torch.utils import checkpoint as _checkpoint  # noqa: F401 - loaded before the patches
 
-from whichgpu.capture import choices, dynamo, hollow, known, operands, pretend_cuda
+from whichgpu.capture import choices, dynamo, hollow, known, operands, pretend_cuda, refusals
 from whichgpu.capture.recorder import Recorder
 from whichgpu.capture.target import Target
 from whichgpu.errors import DataDependentError
@@ -26,6 +26,10 @@ from whichgpu.errors import DataDependentError
 Tensor = torch.Tensor
 _CUDA = torch.device("cuda", 0)
 _MISSING = object()
+_STREAMS = (
+    "what runs on a stream of its own is counted with the rest; PyTorch keeps the free memory of each stream apart, so "
+    "the card may reserve more"
+)
 
 
 class Pretence:
@@ -57,6 +61,8 @@ class Pretence:
         self._patch_cuda()
         self._patch_autocast()
         self._patch_phases()
+        for owner, name, value in refusals.patches():
+            self.set(owner, name, value)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -157,8 +163,8 @@ class Pretence:
         self.set(Tensor, "to", to)
         self.set(Tensor, "cuda", cuda)
         self.set(Tensor, "cpu", cpu_)
-        self.set(Tensor, "pin_memory", lambda tensor, device=None: tensor)
-        self.set(Tensor, "is_pinned", lambda tensor, device=None: False)
+        self.set(Tensor, "pin_memory", _pin)
+        self.set(Tensor, "is_pinned", lambda tensor, device=None: _is_pinned(tensor))
         self.set(Tensor, "record_stream", lambda tensor, stream: None)
         plain_deepcopy = Tensor.__deepcopy__
 
@@ -265,6 +271,13 @@ class Pretence:
         for name, value in answers.items():
             # a function of its own for each: torch._dynamo, if loaded later, refuses duplicates
             self.set(cuda, name, value)
+
+        def enter(stream: Any) -> Any:
+            if stream is not pretend_cuda.MAIN_STREAM:
+                self.recorder.note(_STREAMS)
+            return stream
+
+        self.set(pretend_cuda.Stream, "__enter__", enter)
         for name in pretend_cuda.OF_MEMORY:
             self.set(cuda.memory, name, answers[name])
         self.set(torch.backends.cudnn, "is_acceptable", lambda tensor: tensor.is_cuda)
@@ -375,6 +388,16 @@ class Pretence:
                 index = self.recorder.index_of(tensor)
                 if index is not None and self.recorder.storage_phase[index] != "setup":
                     self.state_storages[index] = id(parameter)
+
+
+def _pin(tensor: Tensor, device: Any = None) -> Tensor:
+    if tensor.layout == torch.strided:
+        tensor.untyped_storage()._whichgpu_pinned = True
+    return tensor
+
+
+def _is_pinned(tensor: Tensor) -> bool:
+    return tensor.layout == torch.strided and getattr(tensor.untyped_storage(), "_whichgpu_pinned", False)
 
 
 def _gather(value: Any, into: list[Tensor]) -> None:

@@ -5,6 +5,7 @@ Streams, events and memory counters do nothing: a trace has one order of events,
 
 from __future__ import annotations
 
+import collections
 import contextlib
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -82,7 +83,7 @@ def answers(target: Target, asked: Callable[[Any], Any]) -> dict[str, Any]:
         "memory_reserved": zero,
         "max_memory_reserved": zero,
         "reset_peak_memory_stats": nothing,
-        "memory_stats": lambda *_: {},
+        "memory_stats": lambda *_: collections.defaultdict(int),
         "reset_accumulated_memory_stats": nothing,
         "reset_max_memory_allocated": nothing,
         "mem_get_info": lambda *_: (target.memory_bytes, target.memory_bytes),
@@ -91,12 +92,12 @@ def answers(target: Target, asked: Callable[[Any], Any]) -> dict[str, Any]:
         "utilization": zero,
         "temperature": zero,
         "power_draw": zero,
-        "Stream": _Stream,
-        "ExternalStream": _Stream,
+        "Stream": Stream,
+        "ExternalStream": Stream,
         "Event": _Event,
-        "stream": lambda *_: contextlib.nullcontext(),
-        "current_stream": lambda *_: _Stream(),
-        "default_stream": lambda *_: _Stream(),
+        "stream": lambda stream=None: stream if isinstance(stream, Stream) else contextlib.nullcontext(),
+        "current_stream": lambda *_: MAIN_STREAM,
+        "default_stream": lambda *_: MAIN_STREAM,
         "set_stream": nothing,
     }
     # a function of its own for each: torch._dynamo, if loaded later, refuses duplicates
@@ -113,7 +114,7 @@ def accelerator_answers() -> dict[str, Any]:
         "synchronize": nothing,
         "empty_cache": nothing,
         "set_device_index": nothing,
-        "current_stream": lambda *_: _Stream(),
+        "current_stream": lambda *_: MAIN_STREAM,
         "memory_allocated": zero,
         "max_memory_allocated": zero,
         "reset_peak_memory_stats": nothing,
@@ -136,7 +137,7 @@ def _own(function: Any) -> Any:
     return call
 
 
-class _Stream:
+class Stream:
     """Stands in for torch.cuda.Stream; everything happens in order anyway."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
@@ -144,29 +145,35 @@ class _Stream:
         self.cuda_stream = 0
         self.device_index = 0
 
-    def __enter__(self) -> _Stream:
+    def __enter__(self) -> Stream:
         return self
 
     def __exit__(self, *_: object) -> None:
         pass
 
     def query(self) -> bool:
+        """All is done."""
         return True
 
     def is_capturing(self) -> bool:
+        """No graph is made."""
         return False
 
     def synchronize(self) -> None:
-        pass
+        """All is done already."""
 
     def wait_stream(self, _: Any) -> None:
-        pass
+        """In order anyway."""
 
     def wait_event(self, _: Any) -> None:
-        pass
+        """In order anyway."""
 
     def record_event(self, event: Any = None) -> Any:
+        """The event, or a new one."""
         return event or _Event()
+
+
+MAIN_STREAM = Stream()
 
 
 class _Event:

@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from whichgpu import trace
 from whichgpu.capability import CLASSES
-from whichgpu.capture import choices, hollow, in_place, known, operands
+from whichgpu.capture import choices, hollow, in_place, known, operands, refusals
 from whichgpu.capture.operators import (
     NO_DATA,
     Operator,
@@ -123,8 +123,7 @@ class Recorder(TorchDispatchMode):
             self.adopt(tensor._indices())
             self.adopt(tensor._values())
             return
-        if tensor.layout != torch.strided:
-            raise DataDependentError(f"a tensor of layout {tensor.layout}")
+        refusals.check_layout(tensor)
         storage = tensor.untyped_storage()
         if getattr(storage, "_whichgpu", None) is not None:
             return

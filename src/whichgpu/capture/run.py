@@ -13,6 +13,7 @@ import torch
 from whichgpu import trace
 from whichgpu.capture.pretend import Pretence
 from whichgpu.capture.recorder import Recorder
+from whichgpu.capture.refusals import known_refusal
 from whichgpu.capture.stage import Stage, seed
 from whichgpu.capture.target import Target
 from whichgpu.errors import DataDependentError, StepError, WorkloadError
@@ -83,6 +84,9 @@ def _call(name: str, batch_size: int, what: str, function: Any) -> Any:
             if isinstance(cause, DataDependentError):
                 raise cause from None
             cause = cause.__cause__ or cause.__context__
+        refusal = known_refusal(error)
+        if refusal is not None:
+            raise WorkloadError(f"{name}: {refusal}") from error
         at = f" at batch size {batch_size}" if what == "step" else ""
         raise failure(f"{name}: {what} raised{at}: {_last_line(error)}{_place(error)}") from error
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -37,6 +38,8 @@ DEFAULT_BATCH_SIZE = 8
 DEFAULT_SEQUENCE = 512
 SAMPLING_RATE = 16_000
 _NO_LABEL = -100  # transformers' number for a place without a label
+# Attributes that count or measure something a model is built of.
+_COUNT = re.compile(r"^(n|num|d)_|_(size|dim|layers|heads|ratio)$")
 # Position embeddings of these start behind the padding index, so their longest sequence is shorter than
 # max_position_embeddings by padding index + 1 (transformers: create_position_ids_from_input_ids).
 _OFFSET_POSITIONS = frozenset({
@@ -324,7 +327,9 @@ def configure(base: Mapping[str, Any], reader: Options) -> Any:
         holder = getattr(default, parent, None) if parent else default
         if holder is None or leaf.startswith("_") or not hasattr(holder, leaf) or callable(getattr(holder, leaf)):
             raise reader.unknown(key, default.to_dict())
-        value = _convert(text, getattr(holder, leaf), f"{reader.where}: {key}={text}")
+        usual = getattr(holder, leaf)
+        value = _convert(text, usual, f"{reader.where}: {key}={text}")
+        _check_count(leaf, value, usual, f"{reader.where}: {key}={text}")
         if parent:
             nested = changes.get(parent) or {"model_type": holder.model_type}
             changes[parent] = {**nested, leaf: value}
@@ -372,6 +377,13 @@ def _convert(text: str, default: Any, where: str) -> Any:
     if allowed and not (isinstance(value, allowed) and not isinstance(value, bool)):
         raise WorkloadError(f"{where} is not of type {type(default).__name__} (its default is {default})")
     return float(value) if isinstance(default, float) else value
+
+
+def _check_count(name: str, value: Any, default: Any, where: str) -> None:
+    """A count or width that is 0 or less builds a model without layers, or none at all, and no class looks."""
+    usual = default is None or (isinstance(default, int) and default > 0)
+    if usual and _COUNT.search(name) and isinstance(value, int) and not isinstance(value, bool) and value < 1:
+        raise WorkloadError(f"{where} is not a whole number of 1 or more")
 
 
 def longest_sequence(config: Any, task: Task) -> int | None:
