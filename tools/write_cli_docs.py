@@ -107,6 +107,11 @@ MEANINGS: dict[tuple[str, str], str] = {
     ("TraceInfo", "seconds"): "time that tracing took; 0 from the cache",
     ("TraceInfo", "cached"): "whether all traces came from the cache",
     ("TraceInfo", "torch_version"): "the torch that was traced",
+    (
+        "TraceInfo",
+        "batch_sizes",
+    ): "the batch sizes at which the step was run; what is said of others follows from these",
+    ("TraceInfo", "failed_batch_sizes"): "the batch sizes at which it failed",
     ("ExplainReport", "workload"): "its name in canonical spelling",
     ("ExplainReport", "batch_size"): "the batch size asked about",
     ("ExplainReport", "basis"): "where the figures come from",

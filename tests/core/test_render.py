@@ -239,14 +239,18 @@ def test_what_does_not_fit_says_what_it_would_take() -> None:
 
 
 def test_how_it_was_traced_is_said() -> None:
-    """Real tensors and the cache are named beside the result."""
+    """Real tensors, the cache and the batch sizes at which the step ran are named beside the result."""
     report = fit_report()
     for kind, cached, words in (
-        ("fake", True, "Traced with fake tensors earlier and cached (torch 2.14.1)."),
-        ("real-cpu", False, "Traced with real tensors on the CPU in 4.2 s (torch 2.14.1)."),
+        ("fake", True, "Traced with fake tensors earlier and cached (torch 2.14.1), at batch sizes 4, 8, 67, 1,190."),
+        (
+            "real-cpu",
+            False,
+            "Traced with real tensors on the CPU in 4.2 s (torch 2.14.1), at batch sizes 4, 8, 67, 1,190.",
+        ),
     ):
         trace = msgspec.structs.replace(report.trace, kind=kind, cached=cached)
-        assert words in fit_text(msgspec.structs.replace(report, trace=trace))
+        assert words in " ".join(fit_text(msgspec.structs.replace(report, trace=trace)).split())
 
 
 END = 1 << 20  # where the search for the largest batch ends
@@ -329,7 +333,7 @@ def test_gpus_are_listed_by_memory() -> None:
 
 
 FIT_KEYS = ["workload", "batch_size", "basis", "trace", "gpus", "notes"]
-TRACE_KEYS = ["kind", "affine", "seconds", "cached", "torch_version"]
+TRACE_KEYS = ["kind", "affine", "seconds", "cached", "torch_version", "batch_sizes", "failed_batch_sizes"]
 ROW_KEYS = [
     *("gpu", "memory_bytes", "fits", "verdict", "peak_reserved_bytes", "peak_reserved_low_bytes"),
     *("peak_reserved_high_bytes", "peak_allocated_bytes", "context_bytes", "max_batch_size", "max_batch_size_safe"),

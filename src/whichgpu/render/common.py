@@ -74,6 +74,12 @@ def traced(trace: TraceInfo) -> str:
     return f"{how} {when}{version}"
 
 
+def traced_at(trace: TraceInfo) -> str:
+    """How a workload was traced and at which batch sizes, as a sentence."""
+    sizes = ", ".join(map(text.format_count, trace.batch_sizes))
+    return f"Traced {traced(trace)}" + (f", at batch sizes {sizes}." if sizes else ".")
+
+
 def print_section(title: str, style: str, table: Table, console: Console) -> None:
     """Print a table under its title."""
     console.print()

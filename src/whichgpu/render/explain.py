@@ -23,7 +23,7 @@ from whichgpu.render.common import (
     print_notes,
     print_title,
     print_whole,
-    traced,
+    traced_at,
 )
 
 _BAR_WIDTH, _BESIDE_BARS = 28, 45  # phase and sizes before a bar, the mark of the peak behind it
@@ -36,7 +36,7 @@ def print_explain(report: ExplainReport, console: Console) -> None:
     """Print an explanation."""
     batch = text.format_count(report.batch_size)
     print_title(f"{report.workload}, batch size {batch}", report.basis, console)
-    console.print(f"Traced {traced(report.trace)}.")
+    console.print(traced_at(report.trace))
     _print_peaks(report, console)
     _print_timeline(report.timeline, console)
     _print_holders(report, console)

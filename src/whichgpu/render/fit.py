@@ -26,7 +26,7 @@ from whichgpu.render.common import (
     print_title,
     print_unsupported,
     print_whole,
-    traced,
+    traced_at,
 )
 
 _BAR_WIDTH = 24
@@ -38,7 +38,7 @@ def print_fit(report: FitReport, console: Console, *, detailed: bool) -> None:
     """Print a fit report: one block per card when `detailed`, else tables of cards grouped by memory."""
     title = f"{report.workload}, batch size {text.format_count(report.batch_size)}"
     print_title(title, report.basis, console)
-    console.print(f"Traced {traced(report.trace)}.")
+    console.print(traced_at(report.trace))
     for row in report.gpus:
         if detailed or row.gpu == "limit":
             _print_card(row, report.batch_size, console)
