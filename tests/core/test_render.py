@@ -427,3 +427,54 @@ def test_the_zoo_shows_size_and_arithmetic() -> None:
     assert ["resnet50", "25.6", "M", "24.3", "G", "images", "a", "network"] in rows
     assert ["new", "-", "-", "-", "another"] in rows
     assert "--set vision: resnet50\n--set mine: resnet50, new\n" in shown
+
+
+LONG = "timm:resnet50?channels_last=1&precision=fp16&size=224"
+
+
+@pytest.mark.parametrize("width", [40, 60, 80])
+def test_long_names_of_workloads_break_between_their_options(width: int) -> None:
+    """No word of a name is cut, in a terminal of any width."""
+    report = rank_report()
+    names = {"resnet50": LONG, "gpt2": "gpt2"}
+    rows = [
+        msgspec.structs.replace(
+            row,
+            **{
+                field: {names[name]: value for name, value in getattr(row, field).items()}
+                for field in ("max_batch_size", "max_batch_size_safe", "max_batch_size_pow2", "max_batch_size_at_least")
+            },
+        )
+        for row in report.gpus
+    ]
+    traces = {names[name]: trace for name, trace in report.traces.items()}
+    report = msgspec.structs.replace(report, workloads=(LONG, "gpt2"), traces=traces, gpus=tuple(rows))
+    file = io.StringIO()
+    console = render.make_console(file, width)
+    with render.trimmed(console):
+        render.print_rank(report, console)
+    printed = file.getvalue()
+
+    words = ("timm:resnet50?", "channels_last=1&", "precision=fp16&", "size=224")
+    table = printed[printed.index("Column") :]
+    assert [printed.count(words[0])] * 4 == [printed.count(word) for word in words]
+    assert 1 <= table.count("size=224")
+    assert "\x1f" not in printed
+
+
+def test_no_card_is_named_over_two_rows() -> None:
+    """At the usual width the longest name of a card stands in one line, in the catalogue and in a ranking."""
+    longest = max((card.name for card in catalogue.load().gpus if card.cuda), key=len)
+    report = rank_report()
+    first = msgspec.structs.replace(report.gpus[0], gpu=longest)
+    for show, what in (
+        (render.print_gpus, catalogue.load().gpus),
+        (render.print_rank, msgspec.structs.replace(report, gpus=(first, *report.gpus[1:]))),
+    ):
+        file = io.StringIO()
+        console = render.make_console(file, 80)
+        with render.trimmed(console):
+            show(what, console)
+        lines = file.getvalue().splitlines()
+        assert any(line.startswith(longest) for line in lines)
+        assert 80 >= max(map(len, lines))

@@ -16,6 +16,7 @@ from whichgpu.intervals import Verdict
 from whichgpu.render.common import (
     VERDICTS,
     add_column,
+    breakable,
     dense_table,
     format_batch,
     listed,
@@ -36,7 +37,7 @@ _BAR_COLUMNS: tuple[JustifyMethod, ...] = ("left", "right", "right", "left")
 
 def print_fit(report: FitReport, console: Console, *, detailed: bool) -> None:
     """Print a fit report: one block per card when `detailed`, else tables of cards grouped by memory."""
-    title = f"{report.workload}, batch size {text.format_count(report.batch_size)}"
+    title = f"{breakable(report.workload)}, batch size {text.format_count(report.batch_size)}"
     print_title(title, report.basis, console)
     console.print(traced_at(report.trace))
     for row in report.gpus:
@@ -192,7 +193,7 @@ def _span(counts: Iterable[int | None]) -> str:
 
 
 def _size(row: FitRow) -> tuple[int, int]:
-    return text.memory_class_gb(row.memory_bytes), row.max_batch_size
+    return text.memory_class_gb(row.memory_bytes, row.gpu), row.max_batch_size
 
 
 def _by_memory(row: FitRow) -> tuple[int, int, str, str]:
@@ -209,7 +210,7 @@ def _add_groups(table: Table, rows: Iterable[FitRow]) -> None:
         batches = (_batch(row, row.max_batch_size), _batch(row, row.max_batch_size_pow2))
         return batches if row.peak_reserved_bytes is None else (*batches, text.format_bytes(row.peak_reserved_bytes))
 
-    for size, sold in groupby(rows, key=lambda row: text.format_memory_class(row.memory_bytes)):
+    for size, sold in groupby(rows, key=lambda row: text.format_memory_class(row.memory_bytes, row.gpu)):
         for number, (key, grouped) in enumerate(groupby(sold, key=cells)):
             same = list(grouped)
             safe = min(same, key=lambda row: row.max_batch_size_safe)
