@@ -113,7 +113,7 @@ class Largest(msgspec.Struct, frozen=True):
     """The largest batches of one workload on one card."""
 
     batch_size: int  # likely fits
-    safe_batch_size: int  # surely fits
+    safe_batch_size: int  # fits even at the high end
     power_of_two: int  # likely fits
     problems: tuple[str, ...]
 

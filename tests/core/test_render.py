@@ -264,7 +264,7 @@ def test_a_batch_at_the_end_of_the_search_is_said_to_be_no_maximum() -> None:
     likely = replace(row, max_batch_size_at_least=True)
     report = replace(fit_report(), gpus=(surely,))
     assert "largest batch   1,048,576 or more (larger" in fit_text(report, True)
-    assert " surely, likely 1,048,576 or more (larger" in fit_text(replace(report, gpus=(likely,)), True)
+    assert " safe, likely 1,048,576 or more (larger" in fit_text(replace(report, gpus=(likely,)), True)
     assert 3 == fit_text(report).count("1,048,576+")
     assert "+  at least so many: larger ones were not tried" in fit_text(report)
     assert "+  at least" not in fit_text(fit_report())
@@ -278,7 +278,7 @@ def test_a_batch_at_the_end_of_the_search_is_said_to_be_no_maximum() -> None:
 
     bounds = {"max_batch_size": END, "max_batch_size_safe": END, "max_batch_size_at_least": True}
     said = explain_text(replace(explain_report(), **bounds))
-    assert "1,048,576 surely, 1,048,576 or more (larger" in said
+    assert "1,048,576 safe, 1,048,576 or more (larger" in said
     assert 1 == said.count("1,048,576+")
 
 

@@ -149,7 +149,7 @@ def _largest(report: AccuracyReport) -> _Table:
     ]
     note = (
         f"*: held out. Each batch was run in a process of its own; the next larger one runs out of memory. Exact: {found.exact} of "
-        f"{found.steps}; exact or at most 2 % lower: {found.good}; too high: {found.too_high}. The batch that surely fits is "
+        f"{found.steps}; exact or at most 2 % lower: {found.good}; too high: {found.too_high}. The safe batch is "
         f"{text.format_percent(found.safe_share)} of the true one in the middle. Of {found.out_of_memory} batches that ran out "
         f"of memory, {found.said_to_fit} are said to fit."
     )

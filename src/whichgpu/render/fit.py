@@ -99,14 +99,14 @@ def _advice(row: FitRow) -> str:
     """What to do about a batch that may not fit."""
     smaller = f"take {text.format_count(row.max_batch_size_safe)}, which fits" if row.max_batch_size_safe else ""
     if row.verdict == "likely":
-        return f": try it, or {smaller}" if smaller else ": try it; no batch size is sure to fit"
+        return f": try it, or {smaller}" if smaller else ": try it; no batch size is safe"
     if smaller:
         return f", and fits only if it takes less than predicted: {smaller}"
     return ", and fits only if it takes less than predicted"
 
 
 def _largest(row: FitRow) -> str:
-    """The largest batches: what surely fits, and what likely does."""
+    """The largest batches: the safe one, and what likely fits."""
     if not row.max_batch_size:
         return "none"
     largest, safe = text.format_count(row.max_batch_size), text.format_count(row.max_batch_size_safe)
@@ -116,7 +116,7 @@ def _largest(row: FitRow) -> str:
         likely = f"likely {largest} or more (larger ones were not tried)"
     else:
         likely = f"{largest} likely (power of two: {text.format_count(row.max_batch_size_pow2)})"
-    return f"{safe} surely, {likely}" if row.max_batch_size_safe else likely
+    return f"{safe} safe, {likely}" if row.max_batch_size_safe else likely
 
 
 def _batch(row: FitRow, batch_size: int) -> str:
