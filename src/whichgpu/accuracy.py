@@ -119,7 +119,7 @@ class Largest(msgspec.Struct, frozen=True, kw_only=True):
     exact: int
     good: int  # exact or at most 2 % lower
     too_high: int
-    safe_share: float  # median of the largest batch that surely fits, as a share of the measured one
+    safe_share: float  # median of the safe batch, as a share of the measured one
     out_of_memory: int  # attempts that ran out of memory
     said_to_fit: int
 

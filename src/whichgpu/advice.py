@@ -27,6 +27,8 @@ class TraceInfo(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float  # wall time of tracing; 0.0 when it came from the cache
     cached: bool = False
     torch_version: str = ""
+    batch_sizes: tuple[int, ...] = ()  # at which the step was run; what is said of others follows from them
+    failed_batch_sizes: tuple[int, ...] = ()  # at which it failed
 
 
 class Breakdown(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,7 +113,7 @@ class Largest(msgspec.Struct, frozen=True):
     """The largest batches of one workload on one card."""
 
     batch_size: int  # likely fits
-    safe_batch_size: int  # surely fits
+    safe_batch_size: int  # fits even at the high end
     power_of_two: int  # likely fits
     problems: tuple[str, ...]
 

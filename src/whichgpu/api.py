@@ -5,14 +5,14 @@ Joins the predictor of each workload with the catalogue into records. Nothing he
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 
 from whichgpu import advice, arguments, catalogue, explanation, remedies, text, workload
 from whichgpu import snapshot as snapshots
-from whichgpu.advice import FitReport, RankReport, TraceInfo
+from whichgpu.advice import FitReport, FitRow, RankReport, TraceInfo
 from whichgpu.arguments import TIMEOUT_S
 from whichgpu.batch_sizes import MAX_BATCH_SIZE
 from whichgpu.closeup import look_at, with_remedy
@@ -60,27 +60,24 @@ def fit(
     exact = bool(gpus) or memory_limit_bytes is not None
     with Helper() as helper, Predictor(ref, cache=cache, on_progress=on_progress, exact=exact) as predictor:
         limit_card = chosen[0] if gpus else cards.find(DEFAULT_CARD)
-        capability = (limit_card if memory_limit_bytes is not None else chosen[0]).capability
+        first = limit_card if memory_limit_bytes is not None else chosen[0]
         if batch_size is not None:
-            predictor.check(batch_size, capability)
-        estimate = predictor.estimate(capability)
-        size = batch_size if batch_size is not None else predictor.default_batch_size()
-        rows = {}
-        build = installed_torch()
-        for number, card in enumerate(helper.in_turn(predictor, chosen, size)):
-            if on_progress is not None:
-                on_progress(f"{card.name} ({number + 1} of {len(chosen)})")
-            facts = predictor.facts(card.capability)
-            rows[card.id] = advice.fit_row(
-                card,
-                predictor.estimate(card.capability),
-                size,
-                context_bytes(),
-                catalogue.supports(card, build.version, build.cuda, advice.dtypes_used(facts)),
-            )
-        report = [rows[card.id] for card in chosen]
-        if memory_limit_bytes is not None:
-            report.insert(0, advice.limit_row(estimate, size, memory_limit_bytes))
+            predictor.check(batch_size, first.capability)
+        predictor.model(first.capability)
+        size = batch_size if batch_size is not None else predictor.default_batch_size(first.capability)
+
+        def answers() -> list[tuple[catalogue.Gpu, FitRow]]:
+            found = _fit_rows(predictor, helper, chosen, size, on_progress)
+            if memory_limit_bytes is not None:
+                estimate = predictor.estimate(limit_card.capability)
+                found.insert(0, (limit_card, advice.limit_row(estimate, size, memory_limit_bytes)))
+            return found
+
+        found = answers()
+        most, row = max(found, key=lambda pair: pair[1].max_batch_size)
+        if predictor.confirm(row.max_batch_size, most.capability):
+            found = answers()
+        report = [row for _, row in found]
         return FitReport(
             workload=ref.text,
             batch_size=size,
@@ -95,6 +92,35 @@ def fit(
                 *([] if gpus else advice.left_out(cards.gpus)),
             ),
         )
+
+
+def _fit_rows(
+    predictor: Predictor,
+    helper: Helper,
+    cards: Sequence[catalogue.Gpu],
+    batch_size: int,
+    on_progress: Progress | None,
+) -> list[tuple[catalogue.Gpu, FitRow]]:
+    """Each card with its answer, in order."""
+    rows = {}
+    for card, problems in _in_turn(
+        predictor, helper.in_turn(predictor, cards, batch_size), len(cards), "", on_progress
+    ):
+        estimate = predictor.estimate(card.capability)
+        rows[card.id] = advice.fit_row(card, estimate, batch_size, context_bytes(), problems)
+    return [(card, rows[card.id]) for card in cards]
+
+
+def _in_turn(
+    predictor: Predictor, cards: Iterable[catalogue.Gpu], count: int, words: str, on_progress: Progress | None
+) -> Iterator[tuple[catalogue.Gpu, list[str]]]:
+    """Each card with why it cannot run the step, if so; `on_progress` hears of each."""
+    build = installed_torch()
+    for number, card in enumerate(cards):
+        if on_progress is not None:
+            on_progress(f"{words}{card.name} ({number + 1} of {count})")
+        dtypes = advice.dtypes_used(predictor.facts(card.capability))
+        yield card, catalogue.supports(card, build.version, build.cuda, dtypes)
 
 
 def _in_general(predictor: Predictor, exact: bool) -> list[str]:
@@ -138,8 +164,10 @@ def explain(
         if batch_size is not None:
             predictor.check(batch_size, capability)
         predictor.model(capability)
-        size = batch_size if batch_size is not None else predictor.default_batch_size()
+        size = batch_size if batch_size is not None else predictor.default_batch_size(capability)
         look = look_at(predictor, size, capability, room)
+        if look.largest is not None and predictor.confirm(look.largest, capability):
+            look = look_at(predictor, size, capability, room)
         found = explanation.explained(look.model, look.trace, size, look.within_bytes)
         if target is not None:
             snapshots.write(snapshots.make(look.model.program(size), look.trace, look.within_bytes), target)
@@ -191,7 +219,11 @@ def rank(
     with Helper() as helper:
         for ref in refs:
             with Predictor(ref, cache=cache, on_progress=on_progress) as predictor:
-                answers[ref.text] = largest = _largest_on_each(predictor, helper, chosen, on_progress)
+                largest = _largest_on_each(predictor, helper, chosen, on_progress)
+                most = max(chosen, key=lambda card: largest[card.id].batch_size)
+                if predictor.confirm(largest[most.id].batch_size, most.capability):
+                    largest = _largest_on_each(predictor, helper, chosen, on_progress)
+                answers[ref.text] = largest
                 traces[ref.text] = predictor.info()
                 told = (*predictor.notes(), *_unbounded(one.batch_size for one in largest.values()))
                 notes += [f"{ref.text}: {note}" for note in told]
@@ -209,19 +241,11 @@ def _largest_on_each(
     predictor: Predictor, helper: Helper, cards: Sequence[catalogue.Gpu], on_progress: Progress | None
 ) -> dict[str, advice.Largest]:
     """The largest batches of one workload, by card."""
-    build = installed_torch()
-    largest = {}
-    for number, card in enumerate(helper.in_turn(predictor, cards)):
-        if on_progress is not None:
-            on_progress(f"{predictor.ref.text} on {card.name} ({number + 1} of {len(cards)})")
-        facts = predictor.facts(card.capability)
-        largest[card.id] = advice.largest(
-            card,
-            predictor.estimate(card.capability),
-            context_bytes(),
-            catalogue.supports(card, build.version, build.cuda, advice.dtypes_used(facts)),
-        )
-    return largest
+    turns = _in_turn(predictor, helper.in_turn(predictor, cards), len(cards), f"{predictor.ref.text} on ", on_progress)
+    return {
+        card.id: advice.largest(card, predictor.estimate(card.capability), context_bytes(), problems)
+        for card, problems in turns
+    }
 
 
 def _limit_note(card: catalogue.Gpu) -> str:

@@ -75,7 +75,7 @@ class ExplainReport(msgspec.Struct, frozen=True, kw_only=True):
     context_bytes: int | None
     verdict: Verdict | None
     max_batch_size: int | None  # likely fits; None without a card
-    max_batch_size_safe: int | None  # surely fits
+    max_batch_size_safe: int | None  # fits even at the high end
     max_batch_size_at_least: bool = False  # the search ended at its upper end: larger ones may fit
     peak_reserved_bytes: int  # the likely one; with as much memory as it wants, where that does not fit
     peak_allocated_bytes: int

@@ -2,7 +2,7 @@
 
 Their sizes vary with what the data holds, so that no batch size follows exactly from others. `LineModel` puts a
 straight line through the peaks at the batch sizes that were traced. Same questions as `memory.MemoryModel`, answered from the
-middle line; what surely fits follows from the steepest rise that was seen (`intervals`).
+middle line; what is safe follows from the steepest rise that was seen (`intervals`).
 """
 
 from __future__ import annotations

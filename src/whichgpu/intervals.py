@@ -158,9 +158,11 @@ def kinds_of(trace: Trace, *, line: bool = False) -> tuple[Evidence, ...]:
     if any("_cudnn_rnn" in op.name for op in trace.ops):
         kinds.append("recurrent")
     flops = sum(op.flops for op in trace.ops)
-    convolutions = sum(op.flops for op in trace.ops if "convolution" in op.name)
-    if convolutions > _CONVOLUTIONAL * flops:
-        kinds.append("benchmark" if trace.facts.get("cudnn_benchmark") else "convolutions")
+    convolutions = [op.flops for op in trace.ops if "convolution" in op.name]
+    if convolutions and trace.facts.get("cudnn_benchmark"):  # what cuDNN tries takes memory however few they are
+        kinds.append("benchmark")
+    elif sum(convolutions) > _CONVOLUTIONAL * flops:
+        kinds.append("convolutions")
     return tuple(kinds) or ("plain",)
 
 
@@ -177,10 +179,10 @@ class Estimate:
         if self.model.replay(batch_size, room_bytes).fits:
             shrunk = self.spread.shrunk(room_bytes)
             if isinstance(self.model, LineModel):
-                surely = self.model.steep_bytes(batch_size) <= shrunk
+                safe = self.model.steep_bytes(batch_size) <= shrunk
             else:
-                surely = self.model.replay(batch_size, shrunk).fits
-            return "fits" if surely else "likely"
+                safe = self.model.replay(batch_size, shrunk).fits
+            return "fits" if safe else "likely"
         return "tight" if self.model.replay(batch_size, self.spread.stretched(room_bytes)).fits else "no"
 
     def interval(self, batch_size: int, room_bytes: int | None = None) -> Interval:

@@ -6,15 +6,20 @@ and traces are made, or read, when they are first needed. Computes no memory its
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from functools import cache as once
+from itertools import compress
 from typing import Self, cast
+
+import msgspec
 
 from whichgpu import advice
 from whichgpu.advice import TraceInfo
 from whichgpu.answers import Traced, head
+from whichgpu.batch_sizes import power_of_two_below
 from whichgpu.capability import class_of
-from whichgpu.errors import DataDependentError
+from whichgpu.errors import DataDependentError, StepError, WhichGpuError
 from whichgpu.extrapolation import LineModel
 from whichgpu.intervals import Estimate, Evidence, Model, kinds_of, least_sure, spread_in_words, widest
 from whichgpu.memory import Answers, MemoryModel
@@ -26,11 +31,17 @@ from whichgpu.workload import WorkloadRef
 
 Progress = Callable[[str], None]
 
-# Up to here the batch size that is asked about is traced as well. Beyond, the user's own data may take too much memory.
-_LARGEST_CHECKED = 1024
 # With real tensors a step takes as long as on the CPU: it is traced where that takes no longer than this, by the time that
 # another batch size took.
 _LONGEST_REAL_S = 90.0
+# Up to here batch sizes are traced to check what is foretold of them: hollow tensors take no memory at any size ...
+_LARGEST_TRACED = 65_536
+# ... but what a user's own code loads may, which is guessed from what it puts on the GPU; some samples are always tried.
+_LARGEST_INPUTS_BYTES = 256 << 20
+_ALWAYS_TRACED = 1024
+# Where all traces were kept, so that a process would have to be started, an answer of up to so many times the largest
+# batch size at which the step ran stands without a trace of its own.
+_NEAR = 2
 
 
 class Predictor:
@@ -44,14 +55,17 @@ class Predictor:
         self.ref = ref
         self.exact = exact
         self._cached = cache
+        self._own_code = ref.scheme in ("file", "module")
         self._tracers = Tracers(ref, cache=cache_directory() if cache else None, on_progress=on_progress)
         self._scalings: dict[str, Scaling] = {}
         self._models: dict[tuple[str, tuple[int, int]], Model] = {}
         self._asked: set[int] = set()  # batch sizes that are traced for themselves where others are on a line
         self._book = self._tracers.book()
         self._answered = len(self._book)
+        self._tracers.checked.update(int(key.rpartition(" ")[2]) for key in self._book.checks)
         self._evidence: dict[str, tuple[Evidence, ...]] = {}  # by class of cards
         self._told: set[Evidence] = set()
+        self._changed = False  # whether the book has to be kept although it has no more answers
 
     def __enter__(self) -> Self:
         return self
@@ -89,9 +103,9 @@ class Predictor:
     def keep(self) -> None:
         """Keep on disk what has been worked out since."""
         kinds = {scaled.example.kind for scaled in self._scalings.values()}
-        if len(self._book) > self._answered and len(kinds) == 1:
+        if (self._changed or len(self._book) > self._answered) and len(kinds) == 1:
             self._tracers.keep(self._book, kinds.pop())
-            self._answered = len(self._book)
+            self._answered, self._changed = len(self._book), False
 
     # ---- what is predicted ----------------------------------------------------------------------------
 
@@ -104,12 +118,10 @@ class Predictor:
             way = "scaled" if scaled.affine else "single"
             answers = self._book.about(name, way, capability)
             if scaled.affine or (self.exact and scaled.example.kind == "fake"):
-                self._models[key] = MemoryModel(
-                    scaled.at, capability, answers=answers, batch_sizes=self._tracers.batch_sizes
-                )
+                self._models[key] = MemoryModel(scaled.at, capability, answers=answers, batch_sizes=self._sizes())
             else:
                 also = [size for size in self._asked if self._is_quick(scaled.example, size)]
-                self._models[key] = LineModel(scaled.at, capability, self._tracers.batch_sizes, answers, also)
+                self._models[key] = LineModel(scaled.at, capability, self._sizes(), answers, also)
         return self._models[key]
 
     def estimate(self, capability: tuple[int, int]) -> Estimate:
@@ -120,6 +132,8 @@ class Predictor:
             evidence = (*evidence, "line")
         self._told.add(least_sure(evidence))
         return Estimate(model, widest(evidence, capability))
+
+    # ---- batch sizes that are traced as a check -------------------------------------------------------
 
     def check(self, batch_size: int, capability: tuple[int, int]) -> None:
         """Trace the batch size that is asked about too, where that is cheap: the step may fail at just this one.
@@ -132,26 +146,91 @@ class Predictor:
         if not scaled.affine:
             self._asked.add(batch_size)
             self._models.clear()
-        if scaled.example.kind != "fake" or batch_size > _LARGEST_CHECKED or batch_size in self._tracers.batch_sizes:
-            return
+        if scaled.example.kind == "fake" and batch_size == self._traceable(batch_size, name):
+            with contextlib.suppress(DataDependentError):  # too much to follow at just this size
+                self._compare(batch_size, name)
+
+    def confirm(self, largest_batch: int, capability: tuple[int, int]) -> bool:
+        """Trace the largest batch size of an answer, or near it, where that is cheap and none as large was.
+
+        Says whether the answer has to be worked out again, as sizes are not those foretold. A step that fails there may want
+        another batch size, so that the power of two below is tried; that it failed is part of `info` and `notes`.
+        """
+        name = self._class_of(capability)
+        if not self._scalings[name].affine or self._scalings[name].example.kind != "fake":
+            return False
+        size = self._traceable(largest_batch, name)
+        for one in dict.fromkeys((size, power_of_two_below(size))):
+            if not self._is_far(one):
+                break
+            if one not in self._tracers.failures:
+                try:
+                    self._compare(one, name)
+                    break
+                except WhichGpuError as error:
+                    self._failed(one, name, error)
+        return not self._scalings[name].affine
+
+    def _is_far(self, batch_size: int) -> bool:
+        """Whether a batch size would say something that is not known from those that were tried."""
+        highest = max(self._tracers.ran_at())
+        near = 1 if self._tracers.seconds else _NEAR
+        # neither larger nor rounder ones need be tried once a power of two failed
+        hopeless = [size for size in self._tracers.failures if size > highest and size == power_of_two_below(size)]
+        return batch_size > near * highest and batch_size < min(hopeless, default=batch_size + 1)
+
+    def _traceable(self, batch_size: int, name: str) -> int:
+        """The batch size, or the largest below that is cheap to trace."""
+        size = min(batch_size, _LARGEST_TRACED)
+        if size <= _ALWAYS_TRACED or not self._own_code:
+            return size
+        source = self._scalings[name].at(max(self._tracers.batch_sizes))
+        inputs = [storage.category == "input" for storage in source.low.storages]
+        input_bytes = sum(compress(source.storage_bytes(size), inputs))
+        if input_bytes <= _LARGEST_INPUTS_BYTES:
+            return size
+        return max(size * _LARGEST_INPUTS_BYTES // input_bytes, _ALWAYS_TRACED)
+
+    def _compare(self, batch_size: int, name: str) -> None:
+        """Trace a batch size and keep whether it is as foretold; where not, nothing foretold counts any more."""
         key = f"{name} {batch_size}"
-        if key not in self._book.checks:
-            try:
-                trace = self._tracers.trace_at(batch_size, name)
-            except DataDependentError:  # too much to follow at just this size
-                return
-            foretold = scaled.at(batch_size)
-            self._book.checks[key] = foretold.agrees_with(trace) if isinstance(foretold, Scaled) else None
-        reason = self._book.checks[key]
-        if reason is not None:
-            at = one_by_one(lambda size: self._tracers.trace_at(size, name))
-            self._scalings[name] = Scaling(affine=False, reason=reason, at=at, example=scaled.example)
+        if batch_size in self._tracers.batch_sizes or key in self._book.checks:
+            return
+        trace = self._tracers.trace_at(batch_size, name)
+        foretold = self._scalings[name].at(batch_size)
+        self._book.checks[key] = foretold.agrees_with(trace) if isinstance(foretold, Scaled) else None
+        self._tracers.checked.add(batch_size)
+        if self._book.checks[key] is not None:
+            self._models.clear()
+            for each, scaled in self._scalings.items():
+                self._scalings[each] = self._as_checked(each, scaled)
+
+    def _failed(self, batch_size: int, name: str, error: WhichGpuError) -> None:
+        self._tracers.failures[batch_size] = str(error)
+        traced = self._book.traced[name]
+        self._book.traced[name] = msgspec.structs.replace(traced, failures=dict(self._tracers.failures))
+        self._changed = True
+
+    def _as_checked(self, name: str, scaled: Scaling) -> Scaling:
+        """A scaling, unless a check disproved it, in this question or an earlier one: then each size is traced by itself."""
+        reason = next((reason for reason in self._book.checks.values() if reason is not None), None)
+        if reason is None or not scaled.affine or scaled.example.kind != "fake":
+            return scaled
+        at = one_by_one(lambda size: self._tracers.trace_at(size, name))
+        return Scaling(affine=False, reason=reason, at=at, example=scaled.example)
+
+    def _sizes(self) -> tuple[int, ...]:
+        """The batch sizes that were traced, of the checks those that disproved what was foretold."""
+        off = {int(key.rpartition(" ")[2]) for key, reason in self._book.checks.items() if reason is not None}
+        return tuple(sorted({*self._tracers.batch_sizes, *off}))
+
+    # ---- the trace itself, and what is said of it -----------------------------------------------------
 
     @staticmethod
     def _is_quick(example: Trace, batch_size: int) -> bool:
         """Whether a trace like the example takes little time and memory at a batch size."""
         if example.kind == "fake":
-            return batch_size <= _LARGEST_CHECKED
+            return batch_size <= _ALWAYS_TRACED
         return example.seconds / example.batch_size * batch_size <= _LONGEST_REAL_S
 
     def source(self, batch_size: int, capability: tuple[int, int]) -> Scaled | Single:
@@ -166,7 +245,7 @@ class Predictor:
         """An example trace for a card's compute capability."""
         name = self._class_of(capability)
         if not self._scalings[name].example.events:  # only its facts are known yet
-            self._scalings[name] = self._tracers.scaling(name)
+            self._scalings[name] = self._as_checked(name, self._tracers.scaling(name))
         return self._scalings[name].example
 
     @property
@@ -180,11 +259,16 @@ class Predictor:
         """The same, perhaps without operators, storages and events: then nothing need be read."""
         return self._scalings[self._class_of(capability)].example
 
-    def default_batch_size(self) -> int:
+    def default_batch_size(self, capability: tuple[int, int]) -> int:
         """What the workload itself names; where the step fails at some sizes, one at which it was seen to run."""
         size = int(self._first().example.facts.get("default_batch_size", 8))
-        sizes = self._tracers.batch_sizes
-        return size if self._tracers.usual or size in sizes else sizes[0]
+        if self._own_code and self._tracers.usual and size not in self._tracers.failures:
+            try:
+                self.check(size, capability)
+            except StepError as error:
+                self._failed(size, self._class_of(capability), error)
+        runs = size not in self._tracers.failures and (self._tracers.usual or size in self._tracers.ran_at())
+        return size if runs else self._tracers.batch_sizes[0]
 
     def info(self) -> TraceInfo:
         """How the workload was traced."""
@@ -192,6 +276,8 @@ class Predictor:
         return TraceInfo(
             kind=first.example.kind,
             affine=all(s.affine for s in self._scalings.values()),
+            batch_sizes=self._tracers.ran_at(),
+            failed_batch_sizes=tuple(sorted(self._tracers.failures)),
             seconds=round(self._tracers.seconds, 2),
             cached=self._tracers.cached,
             torch_version=first.example.torch_version,
@@ -209,7 +295,8 @@ class Predictor:
                 found.append(f"some sizes follow from the data; traces differ by up to {scaled.spread:.2%} of memory")
         found += self._tracers.notes_on_sizes()
         if any(isinstance(model, LineModel) for model in self._models.values()):
-            found.append(f"estimated from a line through batch sizes {self._tracers.sizes_in_words()}")
+            sizes = ", ".join(map(str, self._sizes()))
+            found.append(f"estimated from a line through batch sizes {sizes}")
         found += [words for words in map(spread_in_words, sorted(self._told)) if words is not None]
         return tuple(dict.fromkeys(found))
 
@@ -226,10 +313,11 @@ class Predictor:
                 return traced
         for name, known in self._book.traced.items():
             if own == name or own in known.example.facts.get("same_for", ()):
-                self._scalings[name] = self._recalled(name, known)
+                self._scalings[name] = self._as_checked(name, self._recalled(name, known))
                 return name
         name = self._tracers.kept_like(own) or own
-        self._scalings[name] = scaled = self._tracers.scaling(name)
+        scaled = self._tracers.scaling(name)
+        self._scalings[name] = self._as_checked(name, scaled)
         self._evidence[name] = kinds_of(scaled.example)
         self._book.traced[name] = Traced(
             kind=scaled.example.kind,

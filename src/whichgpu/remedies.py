@@ -39,7 +39,7 @@ class Remedy(msgspec.Struct, frozen=True, kw_only=True):
     saved_bytes: int  # of the reserved peak; negative when the change takes more
     verdict: Verdict | None  # None when no card was named
     max_batch_size: int | None  # likely fits; None without a card, or where it was not worked out
-    max_batch_size_safe: int | None  # surely fits
+    max_batch_size_safe: int | None  # fits even at the high end
     max_batch_size_at_least: bool = False  # the search ended at its upper end: larger ones may fit
 
 

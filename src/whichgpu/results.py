@@ -169,6 +169,7 @@ def _index(database: sqlite3.Connection) -> None:
 Upgrade = Callable[[sqlite3.Connection], None]
 UPGRADES: tuple[Upgrade, ...] = (_create, _index)  # step n makes version n + 1; a released step is never edited
 VERSION = len(UPGRADES)
+_HEADER_BYTES = 100  # of every SQLite file that is not empty
 
 _ENVIRONMENT = tuple(Environment.__struct_fields__)
 _MEASUREMENT = tuple(field for field in Measurement.__struct_fields__ if field not in ("step_s", "environment"))
@@ -202,6 +203,7 @@ class Store:
     def __init__(self, path: Path, *, read_only: bool = False, timeout_s: float = TIMEOUT_S) -> None:
         self._path = path
         with _one_line(path):
+            _check_file(path)
             if not read_only:
                 path.parent.mkdir(parents=True, exist_ok=True)
             self._database = _connect(path, read_only, timeout_s)
@@ -308,6 +310,14 @@ class Store:
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _check_file(path: Path) -> None:
+    """Refuse what SQLite takes for an empty file or speaks of in riddles."""
+    if path.is_dir():
+        raise ResultsError(f"{path} is a folder; name a file for results")
+    if path.is_file() and 0 < path.stat().st_size < _HEADER_BYTES:
+        raise ResultsError(f"{path} is no file of measurements; name another file for results")
 
 
 def _connect(path: Path, read_only: bool, timeout_s: float) -> sqlite3.Connection:

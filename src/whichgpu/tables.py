@@ -57,6 +57,7 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
     """A workload on a card."""
 
     max_batch_size: int | None = None  # 0 where not even 1 fits; None: unknown
+    max_batch_size_pow2: int | None = None  # None: the power of two below it
     exact: bool = True  # the next larger one did not fit
     exact_pow2: bool = True  # nor the next power of two
     units_per_second: float | None = None
@@ -145,8 +146,12 @@ def max_batch(figures: Figures, *, power_of_two: bool = False) -> Table:
         size = figure.max_batch_size
         if not size:
             return _missing(figure)
-        exact = figure.exact_pow2 if power_of_two else figure.exact
-        return Cell(value=power_of_two_below(size) if power_of_two else size, fits=True, at_least=not exact)
+        if not power_of_two:
+            return Cell(value=size, fits=True, at_least=not figure.exact)
+        known = figure.max_batch_size_pow2
+        return Cell(
+            value=power_of_two_below(size) if known is None else known, fits=True, at_least=not figure.exact_pow2
+        )
 
     rows = _rows(figures, cell, lambda line: line.batch_unit, lambda line: line.batch_source)
     return _table("max-batch", figures, rows, power_of_two=power_of_two)
@@ -217,7 +222,12 @@ def tiers(figures: Figures) -> TierTable:
 
 def _predicted(row: RankRow, workload: str) -> Figure:
     exact = not row.max_batch_size_at_least.get(workload, False)
-    return Figure(max_batch_size=row.max_batch_size[workload], exact=exact, exact_pow2=exact)
+    return Figure(
+        max_batch_size=row.max_batch_size[workload],
+        max_batch_size_pow2=row.max_batch_size_pow2[workload],  # near the limit a smaller batch may not fit
+        exact=exact,
+        exact_pow2=exact,
+    )
 
 
 def from_rank(report: RankReport, gpus: Collection[str] | None = None) -> Figures:

@@ -67,24 +67,27 @@ def format_range(low: int, high: int) -> str:
     return f"{first.removesuffix(last[last.index(' ') :])} and {last}"
 
 
-def memory_class_gb(count: int) -> int:
+def memory_class_gb(count: int, card: str = "") -> int:
     """The size that a card with so much memory is sold under, in GB as makers count: 15.6 GiB is 16.
 
-    The driver, error correction and the screen keep up to a tenth of what is on the box. Where no size is that near,
+    The name of the card counts where it says so: "GH200 144GB" shows 3 GB less. Otherwise: the driver, error correction and the screen keep up to a tenth of what is on the box. Where no size is that near,
     the memory in whole GiB.
     """
+    named = re.search(r"\b(\d+)GB\b", card)
+    if named is not None:
+        return int(named[1])
     sold = next((size for size in _SOLD_GB if size * _GIB >= count), None)
     return sold if sold is not None and count >= 0.9 * sold * _GIB else max(round(count / _GIB), 1)
 
 
-def format_memory_class(count: int) -> str:
+def format_memory_class(count: int, card: str = "") -> str:
     """The size that a card is sold under, by which cards are grouped: 25,757,220,864 bytes is "24 GB"."""
-    return f"{memory_class_gb(count)} GB"
+    return f"{memory_class_gb(count, card)} GB"
 
 
-def format_memory_classes(counts: Iterable[int]) -> str:
-    """The sizes of several cards: "24 GB", or "10-12 GB"."""
-    sizes = sorted(map(memory_class_gb, counts))
+def format_memory_classes(cards: Iterable[tuple[int, str]]) -> str:
+    """The sizes of several cards, of which memory and names are given: "24 GB", or "10-12 GB"."""
+    sizes = sorted(memory_class_gb(count, card) for count, card in cards)
     return f"{sizes[0]} GB" if sizes[0] == sizes[-1] else f"{sizes[0]}-{sizes[-1]} GB"
 
 

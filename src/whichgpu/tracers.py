@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from whichgpu import arguments, tracing
+from whichgpu import arguments, text, tracing
 from whichgpu.answers import Book, Traced
 from whichgpu.capability import CLASSES
 from whichgpu.errors import DataDependentError, StepError
@@ -85,7 +85,8 @@ class Tracers:
         self._name = (ref.text, ref.changes)
         real_only = self._real_only is not None and self._name in self._real_only
         self.kind: Kind | None = "real-cpu" if real_only else None  # None until it is known
-        self.batch_sizes: BatchSizes = FAKE_BATCH_SIZES  # those that were traced
+        self.batch_sizes: BatchSizes = FAKE_BATCH_SIZES  # those that were traced to foretell others from
+        self.checked: set[int] = set()  # further ones at which the step ran
         self.failures: dict[int, str] = {}  # batch sizes at which the step raised
 
     def close(self, error: type[BaseException] | None = None) -> None:
@@ -115,21 +116,27 @@ class Tracers:
         """What the user should know about the cache."""
         return [note for tracer in self._tracers.values() for note in tracer.notes]
 
-    def notes_on_sizes(self) -> list[str]:
-        """What the user should know about the batch sizes, where they are not the usual ones."""
-        if self.usual or ("accumulate" in self._ref.options and not self.failures):
-            return []
-        failures = "; ".join(message.partition(": ")[2] for message in self.failures.values())
-        why = f" ({failures})" if failures else ""
-        highest = max(self.batch_sizes)
-        beyond = [size for size in self.failures if size > highest]
-        if beyond:
-            why += f"; larger batches than {highest} are computed although the step failed at {min(beyond)}"
-        return [f"traced at batch sizes {self.sizes_in_words()}, since the step fails at others{why}"]
+    def ran_at(self) -> tuple[int, ...]:
+        """The batch sizes at which the step was run."""
+        return tuple(sorted({*self.batch_sizes, *self.checked}))
 
-    def sizes_in_words(self) -> str:
-        """The traced batch sizes as a list for the user."""
-        return ", ".join(map(str, self.batch_sizes))
+    def notes_on_sizes(self) -> list[str]:
+        """What the user should know about the batch sizes, where the step fails at some."""
+        failures = {size: message.partition(": ")[2] for size, message in self.failures.items()}
+        highest = max(self.ran_at())
+        beyond = min((size for size in failures if size > highest), default=None)
+        early = "; ".join(message for size, message in failures.items() if size < highest)
+        found = []
+        if not self.usual and ("accumulate" not in self._ref.options or failures):
+            sizes = ", ".join(map(str, self.batch_sizes))
+            why = f" ({early})" if early else ""
+            found.append(f"traced at batch sizes {sizes}, since the step fails at others{why}")
+        elif early:
+            found.append(f"the step fails at some batch sizes: {early}")
+        if beyond is not None:
+            largest = text.format_count(highest)
+            found.append(f"batches of more than {largest} are computed by memory alone: {failures[beyond]}")
+        return found
 
     def book(self) -> Book:
         """The answers kept for the workload; an empty book where there are none."""

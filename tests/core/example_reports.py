@@ -9,7 +9,7 @@ from whichgpu.intervals import Verdict
 from whichgpu.remedies import LeftOut, Remedy
 
 MIB = 1 << 20
-TRACE = TraceInfo(kind="fake", affine=True, seconds=4.23, torch_version="2.14.1")
+TRACE = TraceInfo(kind="fake", affine=True, seconds=4.23, torch_version="2.14.1", batch_sizes=(4, 8, 67, 1190))
 P100_NOTE = "the wheels of torch 2.14.1 have no kernels for compute capability 6.0"
 
 # name, MiB as the driver reports it, capability, largest batch of resnet50, of gpt2, buy, rent

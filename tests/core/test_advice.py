@@ -61,7 +61,8 @@ def test_json_keys_of_fit_are_frozen() -> None:
     found = json.loads(msgspec.json.encode(report))
 
     assert ["workload", "batch_size", "basis", "trace", "gpus", "notes"] == list(found)
-    assert ["kind", "affine", "seconds", "cached", "torch_version"] == list(found["trace"])
+    keys = ["kind", "affine", "seconds", "cached", "torch_version", "batch_sizes", "failed_batch_sizes"]
+    assert keys == list(found["trace"])
     for row in found["gpus"]:
         assert [
             "gpu",

@@ -724,9 +724,10 @@ def test_what_is_done_without_is_as_if_never_asked_for(
     result = replay(program, sizes, limit, config, optional)
     plain = replay(program, sizes, limit, config)
 
-    assert result.fits or result.failed_at is not None
+    assert result.fits == (result.failed_at is None) == (result.failed_request_bytes is None)
     if result.failed_at is not None:
         assert program[result.failed_at] - 1 not in optional
+        assert sizes[program[result.failed_at] - 1] == result.failed_request_bytes
     if plain.fits:
         assert plain == result
     if len(slots) == len(sizes):

@@ -13,13 +13,14 @@ import pytest
 from synthetic import MIB, TRAINING, Call, Made, make_trace
 
 import whichgpu
-from whichgpu import advice, api, catalogue, tracers, tracing, workspaces
+from whichgpu import advice, api, catalogue, predictor, tracers, tracing, workspaces
 from whichgpu.answers import Book
 from whichgpu.errors import CatalogueError, DataDependentError, InputError, StepError, WorkloadError
 from whichgpu.overheads import context_bytes
 from whichgpu.trace import Trace
 
 GIB = 1 << 30
+CONFIRM = predictor.Predictor.confirm
 
 
 class World:
@@ -27,7 +28,8 @@ class World:
 
     def __init__(self) -> None:
         self.calls: dict[str, Sequence[Call]] = {}  # workload -> program; TRAINING where none is named
-        self.bucket = 1  # batch sizes are padded up to a multiple
+        self.bucket = 1  # batch sizes are padded up to a multiple ...
+        self.bucket_from = 0  # ... from this one on
         self.trace_seconds = 0.0  # what a trace says it took
         self.same_for: tuple[str, ...] = ()
         self.facts: dict[str, Any] = {}
@@ -66,7 +68,8 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
             if not found.runs_at(batch_size):
                 raise StepError(f"{self.ref.text}: step raised at batch size {batch_size}: ValueError: odd")
             self.seconds += 0.5
-            padded = -(-batch_size // found.bucket) * found.bucket
+            bucket = found.bucket if batch_size >= found.bucket_from else 1
+            padded = -(-batch_size // bucket) * bucket
             trace = make_trace(
                 found.calls.get(self.ref.text, TRAINING),
                 padded,
@@ -98,8 +101,18 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
 
     monkeypatch.setattr(tracing, "Tracer", Tracer)
     monkeypatch.setattr(workspaces, "RULES", {})
+    # no trace at the answer, but where a test is about that
+    monkeypatch.setattr(predictor.Predictor, "confirm", lambda *_: False)
     yield found
     assert 0 == found.open
+
+
+@pytest.fixture
+def checking(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
+    """A world in which the largest batch of an answer is traced too."""
+    monkeypatch.setattr(predictor.Predictor, "confirm", CONFIRM)
+    world.keeps = True
+    return world
 
 
 # ---- fit ------------------------------------------------------------------------------------------------
@@ -345,10 +358,10 @@ def test_a_step_that_runs_at_some_batch_sizes_only(
     report = api.fit("bert-base", gpus=["H200"], batch_size=48)
 
     assert usual.gpus == report.gpus
-    (note,) = report.notes
-    assert f"traced at batch sizes {', '.join(map(str, expected))}, since the step fails at others" in note
-    assert "step raised at batch size" in note
-    assert ("larger batches than" in note) == (not runs_at(67) and expected[-1] < 67)
+    notes = "; ".join(report.notes)
+    assert f"traced at batch sizes {', '.join(map(str, expected))}, since the step fails at others" in notes
+    assert "step raised at batch size" in notes
+    assert ("are computed by memory alone" in notes) == (not runs_at(67) and max(report.trace.batch_sizes) < 67)
     assert set(expected) <= {size for _, size, _ in world.asked}
 
 
@@ -425,6 +438,120 @@ def test_the_batch_size_asked_about_is_tried(world: World) -> None:
     with pytest.raises(StepError, match="batch size 48:"):
         api.fit("bert-base", gpus=["H200"], batch_size=48)
     assert api.fit("bert-base", gpus=["H200"], batch_size=49).gpus[0].fits
+
+
+# ---- the answer is traced too ---------------------------------------------------------------------------
+
+
+def _sizes(world: World) -> list[int]:
+    return [size for _, size, _ in world.asked]
+
+
+def test_the_largest_batch_is_traced_too(checking: World) -> None:
+    """The step is run at the largest batch of the answer, the report says so, and a repeat need not."""
+    for question in (lambda: api.fit("bert-base", gpus=["H200"]), lambda: api.fit("bert-base", gpus=["H200"])):
+        report = question()
+        assert (4, 8, 67, report.gpus[0].max_batch_size) == report.trace.batch_sizes
+        assert () == report.trace.failed_batch_sizes == report.notes
+    assert list(report.trace.batch_sizes) == _sizes(checking)
+
+
+def test_the_largest_batch_of_all_cards_is_traced_too(checking: World) -> None:
+    """One more trace vouches for every card of a list, and for each of them when it is named later."""
+    checking.same_for = ("9.0", "8.0", "8.6", "7.0", "6.0")
+    report = api.fit("bert-base")
+    ranking = api.rank(["bert-base"])
+    most = max(row.max_batch_size for row in report.gpus)
+    api.fit("bert-base", gpus=["T4", "H200"])
+
+    assert (4, 8, 67, most) == report.trace.batch_sizes == ranking.traces["bert-base"].batch_sizes
+    assert [4, 8, 67, most] == _sizes(checking)
+
+
+def test_a_step_that_fails_at_its_largest_batch_is_told(checking: World) -> None:
+    """What is computed beyond the batch sizes at which the step ran is said, here and in a repeat that does not try again."""
+    checking.runs_at = lambda n: n <= 100
+    for _ in range(2):
+        report = api.fit("bert-base", gpus=["H200"])
+        (note,) = report.notes
+        assert note.startswith("batches of more than 67 are computed by memory alone: step raised at batch size")
+        assert (4, 8, 67) == report.trace.batch_sizes
+        tried = set(report.trace.failed_batch_sizes)
+    largest = report.gpus[0].max_batch_size
+    assert {largest, 1 << (largest.bit_length() - 1)} == tried
+    assert [4, 8, 67] == _sizes(checking)[:3]
+    assert tried == set(_sizes(checking)[3:])
+    assert 5 == len(checking.asked)
+
+
+def test_a_step_that_wants_round_batches_is_tried_at_one(checking: World) -> None:
+    """Where the largest batch is no multiple of what the step wants, the power of two below is traced."""
+    checking.runs_at = lambda n: n % 8 == 0 or n < 100
+    report = api.fit("bert-base", gpus=["H200"])
+    largest = report.gpus[0].max_batch_size
+
+    assert largest % 8
+    assert 1 << (largest.bit_length() - 1) == report.trace.batch_sizes[-1]
+    assert (largest,) == report.trace.failed_batch_sizes
+    assert any(f"step raised at batch size {largest}" in note for note in report.notes)
+
+
+def test_a_largest_batch_that_is_not_as_foretold_is_worked_out_again(checking: World) -> None:
+    """Memory that grows in steps only from some size on is found out, and each batch size then counts by itself."""
+    foretold = api.fit("bert-base", gpus=["H200"], cache=False).gpus[0]
+    checking.bucket, checking.bucket_from = 500, 100
+    report = api.fit("bert-base", gpus=["H200"])
+
+    assert not report.trace.affine
+    assert foretold.max_batch_size // 500 * 500 == report.gpus[0].max_batch_size
+    assert any("not a straight function of the batch size" in note for note in report.notes)
+
+
+def test_what_an_earlier_question_disproved_stays_disproved(checking: World) -> None:
+    """A batch size that was once seen to be off counts in every later answer about the workload."""
+    checking.bucket, checking.bucket_from = 64, 100
+    checking.same_for = ("9.0", "8.0", "8.6", "7.0", "6.0")
+    api.fit("bert-base", gpus=["H200"], batch_size=300)
+    checking.asked.clear()
+    one = api.fit("bert-base", gpus=["RTX 4090"], batch_size=8)
+    every = api.fit("bert-base")
+    ranking = api.rank(["bert-base"])
+
+    assert 0 == one.gpus[0].max_batch_size % 64
+    assert [False] * 3 == [one.trace.affine, every.trace.affine, ranking.traces["bert-base"].affine]
+    for notes in (every.notes, ranking.notes):
+        assert any("estimated from a line through batch sizes 4, 8, 67, 300" in note for note in notes)
+    by_line = next(row for row in every.gpus if row.gpu == "RTX 4090")
+    assert by_line.max_batch_size_safe <= one.gpus[0].max_batch_size
+
+
+def test_a_default_batch_size_of_ones_own_is_tried(checking: World, tmp_path: Path) -> None:
+    """Where a step fails at the batch size that it names itself, one at which it ran is answered for."""
+    (tmp_path / "mine.py").write_text("def setup(device): ...")
+    checking.facts = {"default_batch_size": 48}
+    checking.runs_at = lambda n: n != 48
+    for _ in range(2):
+        report = api.fit(f"{tmp_path / 'mine.py'}", gpus=["H200"])
+        assert 4 == report.batch_size
+        assert any("batch size 48" in note for note in report.notes)
+    assert 1 == _sizes(checking).count(48)
+
+
+def test_data_of_ones_own_is_not_loaded_without_bounds(checking: World, tmp_path: Path) -> None:
+    """How large a batch of the user's own code is traced depends on what it brings to the GPU for each sample."""
+    (tmp_path / "mine.py").write_text("def setup(device): ...")
+    name = str(tmp_path / "mine.py")
+    largest = {}
+    for input_bytes in (4, MIB // 8, 8 * MIB):
+        checking.asked.clear()
+        checking.kept = Book()
+        data = Call((Made(0, input_bytes, "input"),))
+        checking.calls[f"{name}:setup"] = [TRAINING[0], data, *TRAINING[2:]]
+        largest[input_bytes] = (api.fit(name, gpus=["H200"]).gpus[0].max_batch_size, max(_sizes(checking)))
+
+    assert largest[4][0] == largest[4][1]
+    assert 2048 == largest[MIB // 8][1] < largest[MIB // 8][0]
+    assert 1024 == largest[8 * MIB][1] < largest[8 * MIB][0]
 
 
 def test_a_huge_batch_size_is_not_tried(world: World) -> None:

@@ -433,7 +433,9 @@ def children() -> list[psutil.Process]:
 def shown(report: BenchReport, width: int = 100) -> str:
     """The report as text."""
     file = io.StringIO()
-    render.print_bench(report, render.make_console(file, width))
+    console = render.make_console(file, width)
+    with render.trimmed(console):
+        render.print_bench(report, console)
     return file.getvalue()
 
 

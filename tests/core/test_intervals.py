@@ -178,6 +178,7 @@ CONVOLUTION = ("aten.convolution.default", 60)
         (trace_of(("aten.mm.default", 10_000), CONVOLUTION), False, "plain"),
         (trace_of(("aten.mm.default", 100), CONVOLUTION), False, "convolutions"),
         (trace_of(CONVOLUTION, cudnn_benchmark=True), False, "benchmark"),
+        (trace_of(("aten.mm.default", 10_000), CONVOLUTION, cudnn_benchmark=True), False, "benchmark"),
         (trace_of(("aten.mm.default", 100), cudnn_benchmark=True), False, "plain"),
         (trace_of(("aten._cudnn_rnn.default", 0), CONVOLUTION), False, "recurrent"),
         (trace_of(CONVOLUTION), True, "line"),

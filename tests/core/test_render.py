@@ -239,14 +239,18 @@ def test_what_does_not_fit_says_what_it_would_take() -> None:
 
 
 def test_how_it_was_traced_is_said() -> None:
-    """Real tensors and the cache are named beside the result."""
+    """Real tensors, the cache and the batch sizes at which the step ran are named beside the result."""
     report = fit_report()
     for kind, cached, words in (
-        ("fake", True, "Traced with fake tensors earlier and cached (torch 2.14.1)."),
-        ("real-cpu", False, "Traced with real tensors on the CPU in 4.2 s (torch 2.14.1)."),
+        ("fake", True, "Traced with fake tensors earlier and cached (torch 2.14.1), at batch sizes 4, 8, 67, 1,190."),
+        (
+            "real-cpu",
+            False,
+            "Traced with real tensors on the CPU in 4.2 s (torch 2.14.1), at batch sizes 4, 8, 67, 1,190.",
+        ),
     ):
         trace = msgspec.structs.replace(report.trace, kind=kind, cached=cached)
-        assert words in fit_text(msgspec.structs.replace(report, trace=trace))
+        assert words in " ".join(fit_text(msgspec.structs.replace(report, trace=trace)).split())
 
 
 END = 1 << 20  # where the search for the largest batch ends
@@ -260,7 +264,7 @@ def test_a_batch_at_the_end_of_the_search_is_said_to_be_no_maximum() -> None:
     likely = replace(row, max_batch_size_at_least=True)
     report = replace(fit_report(), gpus=(surely,))
     assert "largest batch   1,048,576 or more (larger" in fit_text(report, True)
-    assert " surely, likely 1,048,576 or more (larger" in fit_text(replace(report, gpus=(likely,)), True)
+    assert " safe, likely 1,048,576 or more (larger" in fit_text(replace(report, gpus=(likely,)), True)
     assert 3 == fit_text(report).count("1,048,576+")
     assert "+  at least so many: larger ones were not tried" in fit_text(report)
     assert "+  at least" not in fit_text(fit_report())
@@ -274,7 +278,7 @@ def test_a_batch_at_the_end_of_the_search_is_said_to_be_no_maximum() -> None:
 
     bounds = {"max_batch_size": END, "max_batch_size_safe": END, "max_batch_size_at_least": True}
     said = explain_text(replace(explain_report(), **bounds))
-    assert "1,048,576 surely, 1,048,576 or more (larger" in said
+    assert "1,048,576 safe, 1,048,576 or more (larger" in said
     assert 1 == said.count("1,048,576+")
 
 
@@ -329,7 +333,7 @@ def test_gpus_are_listed_by_memory() -> None:
 
 
 FIT_KEYS = ["workload", "batch_size", "basis", "trace", "gpus", "notes"]
-TRACE_KEYS = ["kind", "affine", "seconds", "cached", "torch_version"]
+TRACE_KEYS = ["kind", "affine", "seconds", "cached", "torch_version", "batch_sizes", "failed_batch_sizes"]
 ROW_KEYS = [
     *("gpu", "memory_bytes", "fits", "verdict", "peak_reserved_bytes", "peak_reserved_low_bytes"),
     *("peak_reserved_high_bytes", "peak_allocated_bytes", "context_bytes", "max_batch_size", "max_batch_size_safe"),
@@ -423,3 +427,54 @@ def test_the_zoo_shows_size_and_arithmetic() -> None:
     assert ["resnet50", "25.6", "M", "24.3", "G", "images", "a", "network"] in rows
     assert ["new", "-", "-", "-", "another"] in rows
     assert "--set vision: resnet50\n--set mine: resnet50, new\n" in shown
+
+
+LONG = "timm:resnet50?channels_last=1&precision=fp16&size=224"
+
+
+@pytest.mark.parametrize("width", [40, 60, 80])
+def test_long_names_of_workloads_break_between_their_options(width: int) -> None:
+    """No word of a name is cut, in a terminal of any width."""
+    report = rank_report()
+    names = {"resnet50": LONG, "gpt2": "gpt2"}
+    rows = [
+        msgspec.structs.replace(
+            row,
+            **{
+                field: {names[name]: value for name, value in getattr(row, field).items()}
+                for field in ("max_batch_size", "max_batch_size_safe", "max_batch_size_pow2", "max_batch_size_at_least")
+            },
+        )
+        for row in report.gpus
+    ]
+    traces = {names[name]: trace for name, trace in report.traces.items()}
+    report = msgspec.structs.replace(report, workloads=(LONG, "gpt2"), traces=traces, gpus=tuple(rows))
+    file = io.StringIO()
+    console = render.make_console(file, width)
+    with render.trimmed(console):
+        render.print_rank(report, console)
+    printed = file.getvalue()
+
+    words = ("timm:resnet50?", "channels_last=1&", "precision=fp16&", "size=224")
+    table = printed[printed.index("Column") :]
+    assert [printed.count(words[0])] * 4 == [printed.count(word) for word in words]
+    assert 1 <= table.count("size=224")
+    assert "\x1f" not in printed
+
+
+def test_no_card_is_named_over_two_rows() -> None:
+    """At the usual width the longest name of a card stands in one line, in the catalogue and in a ranking."""
+    longest = max((card.name for card in catalogue.load().gpus if card.cuda), key=len)
+    report = rank_report()
+    first = msgspec.structs.replace(report.gpus[0], gpu=longest)
+    for show, what in (
+        (render.print_gpus, catalogue.load().gpus),
+        (render.print_rank, msgspec.structs.replace(report, gpus=(first, *report.gpus[1:]))),
+    ):
+        file = io.StringIO()
+        console = render.make_console(file, 80)
+        with render.trimmed(console):
+            show(what, console)
+        lines = file.getvalue().splitlines()
+        assert any(line.startswith(longest) for line in lines)
+        assert 80 >= max(map(len, lines))

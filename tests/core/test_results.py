@@ -384,9 +384,14 @@ def test_a_locked_file_is_waited_for_and_then_named(path: Path) -> None:
 
 def test_a_folder_or_a_missing_file_is_refused(tmp_path: Path) -> None:
     """What is no file, or is not there to be read, is named."""
-    assert "cannot be opened" in refused(tmp_path)
+    for read_only in (False, True):
+        assert "is a folder" in refused(tmp_path, read_only=read_only)
     assert "cannot be opened" in refused(tmp_path / "no such", read_only=True)
     assert not (tmp_path / "no such").exists()
+    (tmp_path / "short").write_text("x")
+    for read_only in (False, True):
+        assert "is no file of measurements" in refused(tmp_path / "short", read_only=read_only)
+    assert "x" == (tmp_path / "short").read_text()
     (tmp_path / "file").touch()
     assert "cannot be used" in refused(tmp_path / "file" / "results.sqlite")
 

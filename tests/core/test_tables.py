@@ -332,6 +332,10 @@ def test_a_ranking_as_tables() -> None:
     for row in table.rows:
         for card, cell in zip(table.cards, row.cells, strict=True):
             assert by_card[card.name].max_batch_size[row.workload] == (cell.value or 0)
+    smaller = msgspec.structs.replace(first, max_batch_size_pow2=dict.fromkeys(report.workloads, 2))
+    figures = tables.from_rank(msgspec.structs.replace(report, gpus=(smaller,)))
+    powers = tables.max_batch(figures, power_of_two=True)  # a power of two that was seen to fit, not just the one below
+    assert all(2 == cell.value for row in powers.rows for cell in row.cells if cell.value)
     verdicts = {row.gpu: row.tier for row in tables.tiers(tables.from_rank(report)).cards}
     assert {row.gpu: row.tier for row in by_card.values()} == verdicts
     assert "predicted" == table.basis

@@ -62,6 +62,8 @@ def test_every_card_of_the_catalogue_is_shown_as_sold() -> None:
         if card.cuda:
             shown = text.format_memory_class(card.memory_bytes)
             assert (card.name, f"{card.memory_gib:g} GB") == (card.name, shown)
+            named = text.format_memory_class(card.memory_bytes, card.name)
+            assert named.replace(" ", "") in card.name or named == shown
 
 
 @given(st.integers(min_value=1 << 20, max_value=1 << 40), st.integers(min_value=0, max_value=1 << 34))
@@ -76,7 +78,12 @@ def test_memory_classes_keep_the_order(count: int, more: int) -> None:
 )
 def test_memory_classes_of_several_cards(expected: str, counts: list[int]) -> None:
     """One size where all have the same, else the smallest and the largest."""
-    assert expected == text.format_memory_classes(counts)
+    assert expected == text.format_memory_classes((count, "RTX 4090") for count in counts)
+
+
+def test_a_name_that_says_its_size_is_believed() -> None:
+    """A GH200 144GB is not shown as sold with the 141 GB that its driver shows."""
+    assert "144 GB" == text.format_memory_class(catalogue.load().find("GH200 144GB").memory_bytes, "GH200 144GB")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from whichgpu import text
 from whichgpu.accuracy import AccuracyReport, Bar, Group, Step
-from whichgpu.render.common import add_column, dense_table, print_whole
+from whichgpu.render.common import add_column, breakable, dense_table, narrow_if_needed, print_whole
 
 _EVIDENCE = {
     "plain": "no convolutions",
@@ -37,11 +37,12 @@ def print_accuracy(report: AccuracyReport, console: Console) -> None:
         console.print()
         console.print(Text(table.title, "bold"))
         shown = dense_table()
-        shown.add_column(table.columns[0], overflow="fold")
+        shown.add_column(table.columns[0])
         for column in table.columns[1:]:
             add_column(shown, column)
         for row in table.rows:
-            shown.add_row(*row)
+            shown.add_row(breakable(row[0], "_"), *row[1:])
+        narrow_if_needed(shown, console)
         print_whole(shown, console)
         if table.note:
             console.print(table.note)
@@ -148,7 +149,7 @@ def _largest(report: AccuracyReport) -> _Table:
     ]
     note = (
         f"*: held out. Each batch was run in a process of its own; the next larger one runs out of memory. Exact: {found.exact} of "
-        f"{found.steps}; exact or at most 2 % lower: {found.good}; too high: {found.too_high}. The batch that surely fits is "
+        f"{found.steps}; exact or at most 2 % lower: {found.good}; too high: {found.too_high}. The safe batch is "
         f"{text.format_percent(found.safe_share)} of the true one in the middle. Of {found.out_of_memory} batches that ran out "
         f"of memory, {found.said_to_fit} are said to fit."
     )

@@ -10,6 +10,7 @@ from whichgpu import text
 from whichgpu.bench_report import BenchReport, BenchRow, Speed
 from whichgpu.render.common import (
     add_column,
+    breakable,
     dense_table,
     format_batch,
     print_legend,
@@ -47,7 +48,7 @@ def _print_largest(rows: Sequence[BenchRow], console: Console) -> None:
         add_column(table, title)
     for row in rows:
         table.add_row(
-            row.workload,
+            breakable(row.workload),
             text.format_bytes(row.memory_limit_bytes) if row.memory_limit_bytes is not None else "card",
             _largest(row),
             text.format_count(row.predicted_max_batch_size),
@@ -82,7 +83,7 @@ def _print_speeds(rows: Sequence[BenchRow], console: Console) -> None:
         add_column(table, title)
     for row, speed in timed:
         table.add_row(
-            row.workload if speed is row.speeds[0] else "",
+            breakable(row.workload) if speed is row.speeds[0] else "",
             text.format_bytes(row.memory_limit_bytes) if row.memory_limit_bytes is not None else "card",
             text.format_count(speed.batch_size),
             f"{text.format_figure(speed.units_per_second)} {row.unit}",

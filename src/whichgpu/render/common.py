@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO, Any
@@ -34,6 +35,7 @@ VERDICTS: dict[Verdict, tuple[str, str]] = {
 _NARROWEST, _USUAL_WIDTH, _WIDEST = 20, 80, 100_000
 _FOLDED = 8  # a column that breaks inside of words becomes no narrower
 _HARD_BLANK = "\ue000"  # a blank at which Rich does not break a line; it would at U+00A0
+_SOFT_BREAK = "\x1f"  # no character at all, but Rich takes it for a blank and may break a line there
 
 
 def make_console(file: IO[str], width: int | None = None) -> Console:
@@ -53,7 +55,7 @@ def trimmed(console: Console) -> Iterator[None]:
     with console.capture() as captured:
         yield
     for line in captured.get().splitlines():
-        console.file.write(line.rstrip(" ").replace(_HARD_BLANK, " ") + "\n")
+        console.file.write(line.replace(_SOFT_BREAK, "").rstrip(" ").replace(_HARD_BLANK, " ") + "\n")
 
 
 def to_json(record: Any) -> str:
@@ -74,6 +76,12 @@ def traced(trace: TraceInfo) -> str:
     return f"{how} {when}{version}"
 
 
+def traced_at(trace: TraceInfo) -> str:
+    """How a workload was traced and at which batch sizes, as a sentence."""
+    sizes = ", ".join(map(text.format_count, trace.batch_sizes))
+    return f"Traced {traced(trace)}" + (f", at batch sizes {sizes}." if sizes else ".")
+
+
 def print_section(title: str, style: str, table: Table, console: Console) -> None:
     """Print a table under its title."""
     console.print()
@@ -87,6 +95,12 @@ def print_whole(shown: Table | Padding, console: Console) -> None:
     console.width = max(before, _needed_width(shown, console))
     console.print(shown)
     console.width = before
+
+
+def narrow_if_needed(table: Table, console: Console) -> None:
+    """Leave one blank between columns instead of two where the console is too narrow for two."""
+    if console.measure(table, options=console.options.update(width=_WIDEST)).maximum > console.width:
+        table.padding = (0, 0, 0, 0)
 
 
 def _needed_width(shown: Table | Padding, console: Console) -> int:
@@ -136,7 +150,7 @@ def print_unsupported(batches: str, cards: Iterable[tuple[tuple[str, ...], str]]
     separator = "; " if any(", " in card for held in by_reason.values() for card in held) else ", "
     for reason, held in by_reason.items():
         console.print(f"{reason}:")
-        console.print(Padding(listed(held, separator), (0, 0, 0, 2)))
+        console.print(Padding(listed(held, separator, console.width - 2), (0, 0, 0, 2)))
 
 
 def print_notes(notes: Sequence[str], console: Console) -> None:
@@ -146,7 +160,9 @@ def print_notes(notes: Sequence[str], console: Console) -> None:
     console.print()
     for note in notes:
         line = Table.grid(padding=(0, 1))
-        line.add_row("-", note)
+        line.add_column()
+        line.add_column(overflow="fold")
+        line.add_row("-", breakable(note))
         console.print(line)
 
 
@@ -161,9 +177,19 @@ def print_legend(batches: Iterable[int], console: Console, *, more: bool = False
         console.print(f"{AT_LEAST}  at least so many: larger ones were not tried")
 
 
-def listed(items: Iterable[str], separator: str = ", ") -> str:
-    """Items in a line that is broken only between them."""
-    return separator.join(item.replace(" ", _HARD_BLANK) for item in items)
+def listed(items: Iterable[str], separator: str = ", ", width: int = _WIDEST) -> str:
+    """Items in a line of a width, which is broken only between them, but for those that are longer."""
+    return separator.join(item.replace(" ", _HARD_BLANK) if len(item) < width else item for item in items)
+
+
+def breakable(name: str, after: str = "?&/") -> str:
+    """A workload's name, which is broken between its options or folders rather than inside of a word."""
+    return re.sub(f"(?<=[{after}])", _SOFT_BREAK, name)
+
+
+def longest_piece(name: str) -> int:
+    """The width that a name needs at least to be broken only there."""
+    return max(map(len, breakable(name).split(_SOFT_BREAK)))
 
 
 def format_batch(batch_size: int, *, more: bool = False) -> str:

@@ -23,7 +23,7 @@ from whichgpu.render.common import (
     print_notes,
     print_title,
     print_whole,
-    traced,
+    traced_at,
 )
 
 _BAR_WIDTH, _BESIDE_BARS = 28, 45  # phase and sizes before a bar, the mark of the peak behind it
@@ -36,7 +36,7 @@ def print_explain(report: ExplainReport, console: Console) -> None:
     """Print an explanation."""
     batch = text.format_count(report.batch_size)
     print_title(f"{report.workload}, batch size {batch}", report.basis, console)
-    console.print(f"Traced {traced(report.trace)}.")
+    console.print(traced_at(report.trace))
     _print_peaks(report, console)
     _print_timeline(report.timeline, console)
     _print_holders(report, console)
@@ -59,7 +59,7 @@ def _print_peaks(report: ExplainReport, console: Console) -> None:
     facts.add_column()
     if report.max_batch_size is not None:
         more = " or more (larger ones were not tried)" if report.max_batch_size_at_least else ""
-        safe = f"{_batch(report.max_batch_size_safe)} surely, " if report.max_batch_size_safe else ""
+        safe = f"{_batch(report.max_batch_size_safe)} safe, " if report.max_batch_size_safe else ""
         likely = f"{safe}{_batch(report.max_batch_size)}{more or ' likely'}"
         facts.add_row("largest batch", likely if report.max_batch_size else "none")
     context = f" (and {text.format_bytes(report.context_bytes)} for the CUDA context)" if report.context_bytes else ""
@@ -197,7 +197,7 @@ def _print_remedies(report: ExplainReport, console: Console) -> None:
             report.max_batch_size_safe,
             *(r.max_batch_size_safe for r in report.remedies),
         ):
-            console.print(f"{DOES_NOT_RUN}  not even batch size 1 is sure to fit")
+            console.print(f"{DOES_NOT_RUN}  not even batch size 1 is safe")
         if any(cell.endswith(AT_LEAST) for cell in (_safe_batch(report), *map(_safe_batch, report.remedies))):
             console.print(f"{AT_LEAST}  at least so many: larger ones were not tried")
     for left_out in report.left_out:

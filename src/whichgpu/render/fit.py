@@ -16,6 +16,7 @@ from whichgpu.intervals import Verdict
 from whichgpu.render.common import (
     VERDICTS,
     add_column,
+    breakable,
     dense_table,
     format_batch,
     listed,
@@ -26,7 +27,7 @@ from whichgpu.render.common import (
     print_title,
     print_unsupported,
     print_whole,
-    traced,
+    traced_at,
 )
 
 _BAR_WIDTH = 24
@@ -36,9 +37,9 @@ _BAR_COLUMNS: tuple[JustifyMethod, ...] = ("left", "right", "right", "left")
 
 def print_fit(report: FitReport, console: Console, *, detailed: bool) -> None:
     """Print a fit report: one block per card when `detailed`, else tables of cards grouped by memory."""
-    title = f"{report.workload}, batch size {text.format_count(report.batch_size)}"
+    title = f"{breakable(report.workload)}, batch size {text.format_count(report.batch_size)}"
     print_title(title, report.basis, console)
-    console.print(f"Traced {traced(report.trace)}.")
+    console.print(traced_at(report.trace))
     for row in report.gpus:
         if detailed or row.gpu == "limit":
             _print_card(row, report.batch_size, console)
@@ -98,14 +99,14 @@ def _advice(row: FitRow) -> str:
     """What to do about a batch that may not fit."""
     smaller = f"take {text.format_count(row.max_batch_size_safe)}, which fits" if row.max_batch_size_safe else ""
     if row.verdict == "likely":
-        return f": try it, or {smaller}" if smaller else ": try it; no batch size is sure to fit"
+        return f": try it, or {smaller}" if smaller else ": try it; no batch size is safe"
     if smaller:
         return f", and fits only if it takes less than predicted: {smaller}"
     return ", and fits only if it takes less than predicted"
 
 
 def _largest(row: FitRow) -> str:
-    """The largest batches: what surely fits, and what likely does."""
+    """The largest batches: the safe one, and what likely fits."""
     if not row.max_batch_size:
         return "none"
     largest, safe = text.format_count(row.max_batch_size), text.format_count(row.max_batch_size_safe)
@@ -115,7 +116,7 @@ def _largest(row: FitRow) -> str:
         likely = f"likely {largest} or more (larger ones were not tried)"
     else:
         likely = f"{largest} likely (power of two: {text.format_count(row.max_batch_size_pow2)})"
-    return f"{safe} surely, {likely}" if row.max_batch_size_safe else likely
+    return f"{safe} safe, {likely}" if row.max_batch_size_safe else likely
 
 
 def _batch(row: FitRow, batch_size: int) -> str:
@@ -192,7 +193,7 @@ def _span(counts: Iterable[int | None]) -> str:
 
 
 def _size(row: FitRow) -> tuple[int, int]:
-    return text.memory_class_gb(row.memory_bytes), row.max_batch_size
+    return text.memory_class_gb(row.memory_bytes, row.gpu), row.max_batch_size
 
 
 def _by_memory(row: FitRow) -> tuple[int, int, str, str]:
@@ -209,7 +210,7 @@ def _add_groups(table: Table, rows: Iterable[FitRow]) -> None:
         batches = (_batch(row, row.max_batch_size), _batch(row, row.max_batch_size_pow2))
         return batches if row.peak_reserved_bytes is None else (*batches, text.format_bytes(row.peak_reserved_bytes))
 
-    for size, sold in groupby(rows, key=lambda row: text.format_memory_class(row.memory_bytes)):
+    for size, sold in groupby(rows, key=lambda row: text.format_memory_class(row.memory_bytes, row.gpu)):
         for number, (key, grouped) in enumerate(groupby(sold, key=cells)):
             same = list(grouped)
             safe = min(same, key=lambda row: row.max_batch_size_safe)

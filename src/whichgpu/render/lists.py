@@ -12,7 +12,9 @@ from whichgpu import text
 from whichgpu.catalogue import Gpu
 from whichgpu.render.common import (
     add_column,
+    dense_table,
     listed,
+    narrow_if_needed,
     print_whole,
 )
 from whichgpu.zoo_list import ZooEntry
@@ -20,9 +22,8 @@ from whichgpu.zoo_list import ZooEntry
 
 def print_gpus(gpus: Sequence[Gpu], console: Console) -> None:
     """Print the catalogue's cards, the largest memory first."""
-    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("Card", min_width=12)
-    titles = ("Memory>", "Compute>", "Released>", "GB/s>", "fp32\nTFLOPS>", "fp16\nTFLOPS>", "bf16\nTFLOPS>")
+    table = dense_table()
+    titles = ("Card", "Memory>", "Compute>", "Released>", "GB/s>", "fp32\nTFLOPS>", "fp16\nTFLOPS>", "bf16\nTFLOPS>")
     for title in titles:
         add_column(table, title)
     for gpu in sorted(gpus, key=lambda gpu: (-gpu.memory_bytes, gpu.name)):
@@ -35,6 +36,7 @@ def print_gpus(gpus: Sequence[Gpu], console: Console) -> None:
             text.format_count(round(gpu.bandwidth_gb_per_s)),
             *map(text.format_figure, rates),
         )
+    narrow_if_needed(table, console)
     print_whole(table, console)
     console.print()
     console.print("Memory as the driver shows it; compute capability; peak rates. Sources: --json.")

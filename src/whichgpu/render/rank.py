@@ -14,9 +14,12 @@ from whichgpu.advice import RankReport, RankRow, Tier, is_current
 from whichgpu.catalogue import Price
 from whichgpu.render.common import (
     add_column,
+    breakable,
     dense_table,
     format_batch,
     listed,
+    longest_piece,
+    narrow_if_needed,
     print_legend,
     print_notes,
     print_section,
@@ -32,7 +35,6 @@ _TIERS: dict[Tier, str] = {
     "poor": "Not a good fit",
 }
 _GAP = 2  # between columns: one blank of padding, one of the box
-_NARROW = 76  # below this, tables of prices do without the padding
 
 
 class _Column(NamedTuple):
@@ -44,7 +46,7 @@ class _Column(NamedTuple):
 
     def memory(self) -> str:
         """What its cards are sold with."""
-        return text.format_memory_classes(row.memory_bytes for row in self.rows)
+        return text.format_memory_classes((row.memory_bytes, row.gpu) for row in self.rows)
 
 
 def print_rank(report: RankReport, console: Console) -> None:
@@ -54,7 +56,7 @@ def print_rank(report: RankReport, console: Console) -> None:
     """
     print_title("Largest batch that likely fits, as a power of two", report.basis, console)
     for workload, trace in report.traces.items():
-        console.print(f"{workload}: traced {traced(trace)}.")
+        console.print(f"{breakable(workload)}: traced {traced(trace)}.")
     columns = _columns(report)
     for block in _blocks(report.workloads, columns, console):
         console.print()
@@ -70,7 +72,9 @@ def print_rank(report: RankReport, console: Console) -> None:
     if any(row.buy or row.rent for row in report.gpus):
         console.print()
         console.print(_PRICES)
-    print_unsupported(", ".join(report.workloads), ((row.notes, _in_brief(row)) for row in report.gpus), console)
+    print_unsupported(
+        ", ".join(map(breakable, report.workloads)), ((row.notes, _in_brief(row)) for row in report.gpus), console
+    )
     print_notes(report.notes, console)
     console.print()
     console.print(_first_choice(report))
@@ -84,7 +88,7 @@ def _columns(report: RankReport) -> list[_Column]:
             groups.setdefault(tuple(row.max_batch_size_pow2[name] for name in report.workloads), []).append(row)
 
     def size(group: tuple[tuple[int, ...], list[RankRow]]) -> tuple[int, tuple[int, ...]]:
-        return min(text.memory_class_gb(row.memory_bytes) for row in group[1]), group[0]
+        return min(text.memory_class_gb(row.memory_bytes, row.gpu) for row in group[1]), group[0]
 
     ordered = [rows for _, rows in sorted(groups.items(), key=size)]
     return [_Column(n, _batches(rows[0], report.workloads), rows) for n, rows in enumerate(ordered, 1)]
@@ -112,7 +116,8 @@ def _blocks(workloads: Sequence[str], columns: Sequence[_Column], console: Conso
 
 
 def _label_width(workloads: Sequence[str], console: Console) -> int:
-    return min(max(map(len, workloads), default=0), console.width // 3)
+    whole, piece = (max(map(width, workloads), default=0) for width in (len, longest_piece))
+    return max(min(whole, console.width // 3), min(piece, console.width // 2))
 
 
 def _batch_table(workloads: Sequence[str], columns: Sequence[_Column], console: Console) -> Table:
@@ -121,7 +126,7 @@ def _batch_table(workloads: Sequence[str], columns: Sequence[_Column], console: 
     for column in columns:
         add_column(table, f"{column.number}\n{column.memory()}>")
     for number, workload in enumerate(workloads):
-        table.add_row(workload, *(column.batches[number] for column in columns))
+        table.add_row(breakable(workload), *(column.batches[number] for column in columns))
     return table
 
 
@@ -139,7 +144,7 @@ def _print_members(columns: Sequence[_Column], console: Console) -> None:
 def _print_tier(
     title: str, rows: Sequence[RankRow], numbers: Mapping[str, int], workloads: int, console: Console
 ) -> None:
-    table = dense_table(narrow=console.width < _NARROW)
+    table = dense_table()
     table.add_column("\nCard", overflow="fold")
     some_fail = any(row.trains < workloads for row in rows)
     for column in ("\nCol>", *(["\nRuns>"] if some_fail else []), "\nSold as>", "Buy\nUSD>"):
@@ -150,9 +155,10 @@ def _print_tier(
     for row in rows:
         if row.buy or row.rent:
             runs = [f"{row.trains}/{workloads}"] if some_fail else []
-            size = text.format_memory_class(row.memory_bytes)
+            size = text.format_memory_class(row.memory_bytes, row.gpu)
             table.add_row(row.gpu, str(numbers[row.gpu]), *runs, size, *_buy(row.buy), *_rent(row.rent))
     if table.row_count:
+        narrow_if_needed(table, console)
         print_section(title, "bold", table, console)
     unpriced = [f"{row.gpu} (column {numbers[row.gpu]})" for row in rows if not row.buy and not row.rent]
     if unpriced:

@@ -9,6 +9,7 @@ from rich.console import Console
 from whichgpu import text
 from whichgpu.render.common import (
     add_column,
+    breakable,
     dense_table,
     print_notes,
     print_title,
@@ -53,7 +54,7 @@ def print_results(measurements: Sequence[Measurement], console: Console) -> None
 def _row(measurement: Measurement, environment: int) -> tuple[str, ...]:
     rate, limit = measurement.samples_per_second, measurement.memory_limit_bytes
     return (
-        measurement.workload,
+        breakable(measurement.workload),
         str(environment),
         text.UNKNOWN if limit is None else text.format_limit(limit),
         text.format_count(measurement.batch_size),

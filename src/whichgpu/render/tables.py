@@ -20,6 +20,7 @@ from whichgpu.render.common import (
     BASIS,
     DOES_NOT_RUN,
     add_column,
+    breakable,
     dense_table,
     print_notes,
     print_section,
@@ -224,7 +225,9 @@ def _print_block(table: Table, block: Sequence[int], console: Console) -> None:
     labels = _labels(table)
     for number, (label, row) in enumerate(zip(labels, (*table.rows, *table.means), strict=True), 1):
         grid.add_row(
-            label, *(_cell(row.cells[column], table) for column in block), end_section=number == len(table.rows)
+            breakable(label),
+            *(_cell(row.cells[column], table) for column in block),
+            end_section=number == len(table.rows),
         )
     print_whole(grid, console)
 
@@ -243,7 +246,7 @@ def _print_tiers(table: TierTable, console: Console) -> None:
         if not rows:
             continue
         grid = dense_table()
-        grid.add_column("Card", overflow="fold")
+        grid.add_column("Card")
         for column in ("Runs>", "Buy USD>", "", ""):
             add_column(grid, column)
         grid.add_column("")
