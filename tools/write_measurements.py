@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import compare_batch_finders
 from whichgpu import published, results_exchange, text
+from whichgpu.bench_report import FEWEST_FOR_INTERVAL
 from whichgpu.results import Measurement
 from whichgpu.zoo import ENTRIES
 
@@ -24,7 +25,6 @@ PAGE = ROOT / "docs" / "measurements.md"
 FINDERS = ROOT / "tools" / "finders" / "h200.json"
 GIB = 1 << 30
 BISECTING = ("lightning binsearch", "batch-probe")
-FEWEST = 6  # steps, below which no interval of order statistics holds the median in 95 % of cases
 
 
 class Found(NamedTuple):
@@ -231,7 +231,7 @@ def speed(timed: Measurement | None) -> list[str]:
     reserved = timed.peak_reserved_bytes
     return [
         f"{timed.samples_per_second:,.4g}",
-        f"{1000 * median:,.4g} ms {reach if timed.steps >= FEWEST else f'({timed.steps} steps)'}",
+        f"{1000 * median:,.4g} ms {reach if timed.steps >= FEWEST_FOR_INTERVAL else f'({timed.steps} steps)'}",
         "-" if reserved is None else text.format_bytes(reserved),
         "-" if timed.power_w is None else f"{timed.power_w:.0f} W",
     ]
