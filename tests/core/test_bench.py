@@ -367,7 +367,7 @@ def test_few_steps_have_no_spread(scene: Scene) -> None:
     row = report.rows[0]
     assert " 0.5 %" in shown(report)
     speed = msgspec.structs.replace(row.speeds[0], steps=5, converged=False)
-    words = shown(msgspec.structs.replace(report, rows=(msgspec.structs.replace(row, speeds=(speed,)),)))
+    words = shown(msgspec.structs.replace(report, rows=(msgspec.structs.replace(row, speeds=(speed,)),)), 200)
     assert " 0.5 %" not in words
     assert "batch size 20: the time budget ended after 5 steps, too few to know the step within 1 %" in words
 
