@@ -2,7 +2,7 @@
 
     python tools/import_measurements.py FOLDER
 
-FOLDER holds results.sqlite and, where the comparison of batch finders ran, comparison.json. Of each workload under each
+FOLDER holds results.sqlite, comparison.json of the batch finders, or both. Of each workload under each
 limit the package has one search, on one card, with one source of the workload: one whose largest batch is timed before
 one that only knows it, and the newest of these. Other searches under limits are left out, and so are those without
 proof (the next larger batch was not seen to fail). What FOLDER has nothing of stays as it is, and a second run
@@ -66,7 +66,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     folder = parser.parse_args().folder
     kept = [msgspec.structs.replace(one, origin=LOCAL) for one in results_exchange.packaged()]
-    merged = merge(kept, read(folder / "results.sqlite"))
+    merged = merge(kept, read(folder / "results.sqlite") if (folder / "results.sqlite").exists() else [])
     results_exchange.export_file(merged, PACKAGED)
     if (folder / "comparison.json").exists():
         write_measurements.FINDERS.parent.mkdir(exist_ok=True)
