@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import compare_batch_finders
 from whichgpu import published, results_exchange, text
+from whichgpu.bench_report import FEWEST_FOR_INTERVAL
 from whichgpu.results import Measurement
 from whichgpu.zoo import ENTRIES
 
@@ -23,7 +24,7 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "measurements.md"
 FINDERS = ROOT / "tools" / "finders" / "h200.json"
 GIB = 1 << 30
-FEWEST = 6  # steps, below which no interval of order statistics holds the median in 95 % of cases
+BISECTING = ("lightning binsearch", "batch-probe")
 
 
 class Found(NamedTuple):
@@ -179,7 +180,7 @@ def _by_workload_and_limit(row: str) -> tuple[str, int]:
 
 
 EXPLAINED = """\
-Why they differ:
+[The models of 2020](2020.md) goes through them one by one, with variants that are closer to the code of 2019. In short:
 
 - **The ladder.** 2020 tried a handful of batch sizes a model, so a published figure is a lower end: the true largest lies below
   the figure under *not*. Here every batch size is a candidate. `whichgpu bench --power-of-two` measures as 2020 did, and `whichgpu tables
@@ -230,7 +231,7 @@ def speed(timed: Measurement | None) -> list[str]:
     reserved = timed.peak_reserved_bytes
     return [
         f"{timed.samples_per_second:,.4g}",
-        f"{1000 * median:,.4g} ms {reach if timed.steps >= FEWEST else f'({timed.steps} steps)'}",
+        f"{1000 * median:,.4g} ms {reach if timed.steps >= FEWEST_FOR_INTERVAL else f'({timed.steps} steps)'}",
         "-" if reserved is None else text.format_bytes(reserved),
         "-" if timed.power_w is None else f"{timed.power_w:.0f} W",
     ]
@@ -251,13 +252,48 @@ def finders() -> list[str]:
         "",
         *compare_batch_finders.table(FINDERS).splitlines(),
         "",
+        *in_short(record),
         *FINDERS_EXPLAINED,
     ]
 
 
+def in_short(record: compare_batch_finders.Record) -> list[str]:
+    """whichgpu's attempts, and its seconds against those that bisect, where it lost by name."""
+    answers = {(run["workload"], run["finder"]): run for run in record.runs if "error" not in run}
+    own = [run for run in record.runs if run["finder"] == "whichgpu" and "error" not in run]
+    attempts = [run["attempts"] for run in own]
+    lines = [
+        f"- **whichgpu's attempts**: {statistics.median(attempts):g} in the median, {max(attempts)} at most; the answer is"
+        f" proved in {sum(run['exact'] for run in own)} of {len(own)}.",
+    ]
+    for finder in BISECTING:
+        pairs = [(run, answers[run["workload"], finder]) for run in own if (run["workload"], finder) in answers]
+        slower = [(mine, its) for mine, its in pairs if mine["search_s"] > its["search_s"]]
+        lost = "; ".join(
+            f"it was slower for `{mine['workload']}`, {mine['search_s']:.1f} s against {its['search_s']:.1f} s"
+            for mine, its in slower
+        )
+        smaller = sum(its["answer"] < mine["answer"] for mine, its in pairs)
+        lines.append(
+            f"- **Seconds, against {finder}**, which bisects: whichgpu was no slower in {len(pairs) - len(slower)} of {len(pairs)}"
+            f"{f'; {lost}' if lost else ''}. Its answer was smaller in {smaller}."
+        )
+    spans = [f"{min(times):.0f} to {max(times):.0f} s for {finder}" for finder, times in _totals(record).items()]
+    return [*lines, f"- **In all**, with imports and, for whichgpu, tracing with an empty cache: {', '.join(spans)}."]
+
+
+def _totals(record: compare_batch_finders.Record) -> dict[str, list[float]]:
+    totals: dict[str, list[float]] = {}
+    for run in record.runs:
+        if "error" not in run:
+            totals.setdefault(run["finder"], []).append(run["total_s"])
+    return {finder: totals[finder] for finder in compare_batch_finders.FINDERS if finder in totals}
+
+
 FINDERS_EXPLAINED = """\
 - whichgpu's answer ran in a process of its own, and the next larger batch ran out of memory in another; its seconds include
-  starting these processes and building the model in each, but not tracing (its `total_s` in the data does).
+  starting these processes and building the model in each, but not tracing (its `total_s` in the data does). The others' clock
+  starts when the model is built and CUDA is up.
 - Lightning's `BatchSizeFinder` in `power` mode only knows powers of two; in `binsearch` mode it takes 5 % off what it found.
 - accelerate's `find_executable_batch_size` goes down by a tenth from where it is told to start (1,024 here), and stops at the
   first that runs: it never looks above that.
@@ -278,7 +314,7 @@ def how() -> list[str]:
         "whichgpu tables max-batch",
         "```",
         "",
-        "All of this page: `tools/bench_on_gpu.sh`, then `whichgpu results export` into `src/whichgpu/data/measurements`.",
+        "All of this page: `tools/bench_on_gpu.sh`, then `tools/import_measurements.py`.",
         "",
     ]
 

@@ -42,6 +42,7 @@ from whichgpu.errors import MissingExtraError, WorkloadError
 
 Scheme = Literal["file", "module", "timm", "torchvision", "hf", "zoo"]
 F = TypeVar("F", bound=Callable[..., Any])
+Setup = Callable[[Any], Callable[[int], Any]]
 
 DEFAULT_BATCH_SIZE = 8
 
@@ -74,7 +75,10 @@ class Workload:
     """An imported workload: its set-up function and what one batch of it means."""
 
     name: str
-    setup: Callable[[Any], Callable[[int], Any]]
+    setup: Setup
+    # Does what set-up does before it needs the device, and returns the rest of it, to be called once: processes that are
+    # forked in between share what was built. None where set-up cannot be split.
+    prepare: Callable[[], Setup] | None = None
     unit: str = "samples"  # what speeds are quoted in: "images", "tokens", "sequences", ...
     items_per_sample: int = 1  # units in one element of the batch (tokens: the sequence length)
     default_batch_size: int = DEFAULT_BATCH_SIZE

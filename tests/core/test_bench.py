@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psutil
 import pytest
 
@@ -338,6 +339,37 @@ def test_power_and_clocks_are_noted(scene: Scene, monkeypatch: pytest.MonkeyPatc
     )
     assert 2.5 == speed.energy_per_sample_j
     assert "580.1" == report.driver
+    words = shown(report, 80)
+    assert [f"{size} 250 2.50 1,500 60 power limit" for size in (20, 10, 5, 2)] == [
+        " ".join(line.split()[-7:]) for line in words.splitlines() if line.endswith("power limit")
+    ]
+    assert 80 >= max(map(len, words.splitlines()))
+
+
+def test_what_the_driver_does_not_tell_is_left_out(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A figure that is unknown for all timings has no column, and without any there is no table of them."""
+    assert "Power" not in shown(scene.run("20 fit", time_budget_s=1))
+    nvml = Nvml()
+    monkeypatch.setattr(Nvml, "NVMLError", KeyError)
+    for query in ("nvmlDeviceGetPowerUsage", "nvmlDeviceGetCurrentClocksThrottleReasons"):
+        monkeypatch.setattr(nvml, query, {}.__getitem__, raising=False)
+    monkeypatch.setattr(gpu_status, "connect", lambda _: (gpu_status.GpuStatus(nvml, None), ""))
+    words = shown(scene.run("20 fit", time_budget_s=1, again=True))
+    assert [f"{size} 1,500 60" for size in (20, 10, 5, 2)] == [
+        " ".join(line.split()[-3:]) for line in words.splitlines() if line.endswith(" 60")
+    ]
+    assert not {"Power", "Energy", "Slowed"} & set(words.split())
+
+
+def test_few_steps_have_no_spread(scene: Scene) -> None:
+    """Below six timed steps no interval holds the median in 95 % of cases: none is shown, and the text says how many."""
+    report = scene.run("20 fit", time_budget_s=1, speeds=1)
+    row = report.rows[0]
+    assert " 0.5 %" in shown(report)
+    speed = msgspec.structs.replace(row.speeds[0], steps=5, converged=False)
+    words = shown(msgspec.structs.replace(report, rows=(msgspec.structs.replace(row, speeds=(speed,)),)), 200)
+    assert " 0.5 %" not in words
+    assert "batch size 20: the time budget ended after 5 steps, too few to know the step within 1 %" in words
 
 
 # ---- what is kept ----

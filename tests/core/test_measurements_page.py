@@ -9,9 +9,10 @@ from example_measurements import measurement
 
 import bench_sweep
 import compare_batch_finders
+import import_measurements
 import write_measurements
 from whichgpu import results_exchange
-from whichgpu.results import Store
+from whichgpu.results import Measurement, Store
 
 GIB = 1 << 30
 
@@ -100,3 +101,57 @@ def test_a_comparison_carries_on_and_is_a_table(tmp_path: Path) -> None:
     again.add({"finder": "whichgpu", **shared, "answer": 16, "attempts": 2, "search_s": 7.0, "total_s": 20.0})
     assert 2 == len(json.loads(path.read_text(encoding="utf-8"))["runs"])
     assert "| `gpt2` | 24 GiB | 16 in 2, 7.0 s | 15 in 41, 20.0 s |" in compare_batch_finders.table(path)
+
+
+def test_an_import_keeps_one_search_of_each_workload_and_limit() -> None:
+    """A proved search beats one that is not, a timed one an untimed one, the newest the rest; what is not covered stays."""
+
+    def one(size: int, outcome: str, limit: int, card: str, hour: int, timed: bool = False) -> Measurement:
+        return measurement(
+            size,
+            outcome,
+            timed=timed,
+            memory_limit_bytes=limit * GIB,
+            gpu_uuid_hash=card,
+            measured_at=f"2026-12-02T{hour:02}:00:00Z",
+        )
+
+    old = [
+        *(one(90, "ok", 8, "a", 9), one(91, "out_of_memory", 8, "a", 9), one(90, "ok", 8, "a", 9, timed=True)),
+        *(one(120, "ok", 11, "a", 9), one(121, "out_of_memory", 11, "a", 9), one(120, "ok", 11, "a", 9, timed=True)),
+        *(one(200, "ok", 16, "a", 9), one(201, "out_of_memory", 16, "a", 9), one(200, "ok", 16, "a", 9, timed=True)),
+    ]
+    new = [
+        *(one(90, "ok", 8, "b", 13), one(91, "out_of_memory", 8, "b", 13), one(90, "ok", 8, "b", 13, timed=True)),
+        *(one(120, "ok", 11, "b", 13), one(121, "out_of_memory", 11, "b", 13)),
+        *(one(270, "ok", 24, "b", 13),),
+    ]
+    merged = import_measurements.merge(old, new)
+    assert [*new[:3], *old[3:]] == merged
+    assert merged == import_measurements.merge(merged, new)
+
+
+def test_an_import_goes_on_with_a_search_that_was_cut_off() -> None:
+    """Rows of one search that a later call ended on the same card are one search, each row once."""
+    first = [measurement(90, timed=False, memory_limit_bytes=8 * GIB)]
+    rest = [
+        measurement(91, "out_of_memory", memory_limit_bytes=8 * GIB, flags={"tf32_matmul": True}),
+        measurement(90, memory_limit_bytes=8 * GIB),
+    ]
+    assert [*first, *rest] == import_measurements.merge(first, [*first, *rest])
+
+
+def test_where_another_finder_was_faster_is_said(tmp_path: Path) -> None:
+    """The page counts seconds against the finders that bisect, and names each workload that whichgpu lost."""
+    record = compare_batch_finders.Record(tmp_path / "comparison.json")
+    for name, finder, answer, seconds in [
+        ("gpt2", "whichgpu", 16, 8.6),
+        ("gpt2", "batch-probe", 16, 7.8),
+        ("bert-base", "whichgpu", 80, 7.0),
+        ("bert-base", "batch-probe", 77, 9.5),
+    ]:
+        found = {"answer": answer, "attempts": 2, "search_s": seconds, "total_s": 20.0, "exact": True}
+        record.add({"finder": finder, "workload": name, "memory_limit_bytes": 8 * GIB, **found})
+    words = "\n".join(write_measurements.in_short(record))
+    assert "2 in the median, 2 at most; the answer is proved in 2 of 2" in words
+    assert "no slower in 1 of 2; it was slower for `gpt2`, 8.6 s against 7.8 s. Its answer was smaller in 1" in words

@@ -8,6 +8,7 @@ import os
 import random
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -314,3 +315,95 @@ def test_records_are_json(client: Client) -> None:
     said = client.run(5)
     assert {"allocator", "tf32_matmul", "tf32_cudnn", "cudnn_benchmark", "deterministic"} <= set(said.flags)
     json.dumps(said.flags)
+
+
+# ---- what attempts share ----
+
+
+BUILDS = """
+import os, sys
+sys.path.insert(0, {data!r})
+os.environ["MADE_UP_PEAK"] = "1000"
+import cpu_bench_worker, torch
+from whichgpu.bench_worker import attempt, loading, server
+from whichgpu.zoo.options import Options, read_settings
+from whichgpu.zoo.training import Recipe, make_workload
+
+def tell(*words):
+    with open({log!r}, "a") as log:
+        print(*words, file=log)
+
+def make_model():
+    tell("built in", os.getpid())
+    return torch.nn.Linear(8, 8)
+
+def compute_loss(model, batch):
+    tell("step in", os.getpid(), model.weight.sum().item())
+    return model(batch).square().mean()
+
+recipe = Recipe(
+    where="made-up", settings=read_settings(Options("made-up", {{}})), make_model=make_model,
+    make_batch=lambda size, device, dtype: torch.ones(size, 8), compute_loss=compute_loss, optimizer_arguments={{"lr": 0.1}},
+)
+loading.load = lambda _: make_workload(recipe)
+attempt.GPU = cpu_bench_worker.CpuCard
+server.main()
+"""
+
+
+def test_a_ready_workload_is_built_once(tmp_path: Path) -> None:
+    """Attempts at a ready workload are forked from a process that has built it, and none sees another's training."""
+    script, log = tmp_path / "worker.py", tmp_path / "log"
+    script.write_text(BUILDS.format(data=str(WORKER.parent), log=str(log)), encoding="utf-8")
+    attempts = Attempts(
+        workload.parse("resnet50"),
+        gpu_index=0,
+        steps=2,
+        time_budget_s=1.0,
+        timeout_s=20.0,
+        worker=(sys.executable, str(script)),
+    )
+    attempts.start()
+    try:
+        assert "" == attempts.loaded().unsafe
+        said = [attempts.run("fit", size, None, lambda _: None) for size in (2, 2)]
+    finally:
+        attempts.close()
+    assert ["ok", "ok"] == [one.outcome for one in said], said[0].message
+    built, *steps = [line.split() for line in log.read_text(encoding="utf-8").splitlines()]
+    processes = [line[2] for line in steps]
+    assert processes[0] == processes[1] != processes[2] == processes[3]
+    assert "built" == built[0]
+    assert built[2] not in processes
+    assert steps[0][3:] == steps[2][3:] != steps[1][3:] == steps[3][3:]
+
+
+def test_what_cannot_be_built_is_told_by_the_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model that fails to build leaves set-up as it was, so that the attempt fails with its own outcome."""
+
+    def fails() -> Any:
+        raise SystemExit("no such width")
+
+    def setup(_: Any) -> Any:
+        return fails()
+
+    monkeypatch.setattr(loading.gc, "freeze", lambda: None)
+    made = loading.prepare(workload.Workload(name="w", setup=setup, prepare=fails))
+    assert (setup, None) == (made.setup, made.prepare)
+
+
+def test_threads_of_a_build_mean_fresh_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where building the model leaves threads behind, attempts are not forked."""
+    ended = threading.Event()
+
+    def prepare() -> Any:
+        threading.Thread(target=ended.wait, daemon=True).start()
+        return lambda _: None
+
+    monkeypatch.setattr(loading.gc, "freeze", lambda: None)
+    monkeypatch.setattr(loading, "_started_threads", "")
+    loading.prepare(workload.Workload(name="w", setup=lambda _: lambda _: None, prepare=prepare))
+    try:
+        assert "building the model starts threads" == loading.why_no_fork()
+    finally:
+        ended.set()

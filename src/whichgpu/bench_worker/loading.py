@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import gc
 import hashlib
 import importlib.metadata
@@ -38,16 +39,41 @@ def load_workload(ref: WorkloadRef) -> tuple[Workload, int]:
         workload = load(ref)
     except KeyboardInterrupt as error:  # raised by the user's code itself: the signal is ignored here
         raise errors.WorkloadError(f"{ref.text} cannot be loaded: {failure_line(error)}") from error
-    if ref.scheme in ("file", "module") and _native_threads() > before:
-        global _started_threads  # noqa: PLW0603  (a fact about this process)
-        _started_threads = True
-    gc.collect()
-    gc.freeze()  # children share what is loaded until they write to it
+    if ref.scheme in ("file", "module"):
+        _note_threads(before, "importing the workload")
+    _share()
     return workload, threads
 
 
-# Whether importing the user's code left threads behind: a forked child would wait for them for ever.
-_started_threads = False
+def prepare(workload: Workload) -> Workload:
+    """The workload with all built that set-up does not need the device for: forked attempts then begin with the rest.
+
+    What fails here fails in each attempt again, which tells it apart.
+    """
+    if workload.prepare is None:
+        return workload
+    before = _native_threads()
+    with contextlib.suppress(BaseException):  # SystemExit too
+        workload = dataclasses.replace(workload, setup=workload.prepare())
+    _note_threads(before, "building the model")
+    _share()
+    return dataclasses.replace(workload, prepare=None)
+
+
+def _share() -> None:
+    """Let children share what is loaded until they write to it."""
+    gc.collect()
+    gc.freeze()
+
+
+# What left threads behind, for which a forked child would wait for ever.
+_started_threads = ""
+
+
+def _note_threads(before: int, what: str) -> None:
+    global _started_threads  # noqa: PLW0603  (a fact about this process)
+    if _native_threads() > before:
+        _started_threads = what
 
 
 def _native_threads() -> int:
@@ -63,7 +89,7 @@ def why_no_fork() -> str:
     if torch.cuda.is_initialized() or _cuda_is_open():
         return "importing the workload touches CUDA"
     if _started_threads or threading.active_count() > 1:
-        return "importing the workload starts threads"
+        return f"{_started_threads or 'importing the workload'} starts threads"
     return ""
 
 

@@ -13,14 +13,16 @@ from typing import Any, NoReturn
 from whichgpu import errors
 from whichgpu.bench_worker.attempt import run_alone
 from whichgpu.bench_worker.children import Child, forked, spawned
-from whichgpu.bench_worker.loading import describe, load_workload, why_no_fork
+from whichgpu.bench_worker.loading import describe, load_workload, prepare, why_no_fork
 from whichgpu.bench_worker.words import failed, send
 from whichgpu.worker_side import Lines, die_with, private_input
-from whichgpu.workload import WorkloadRef
+from whichgpu.workload import Workload, WorkloadRef
 
 # is_available() must ask the driver's library, not CUDA: after that no fork could use the GPU
 os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+_IDLE_S = 0.1  # without a request, before time is used for what the next one will need
 
 
 def main() -> None:
@@ -57,10 +59,16 @@ class _Server:
             send(self.fd, ok=False, error=type(error).__name__, message=str(error))
             return
         send(self.fd, ok=True, unsafe=why_no_fork(), **describe(WorkloadRef(**self.reference), workload))
-        while (line := self.requests.next()) is not None:
+        while True:
+            if self._is_idle():
+                workload = self._prepared(workload)
+            line = self.requests.next()
+            if line is None:
+                return
             attempt = json.loads(line)
-            reason = why_no_fork()  # asked before every fork: the workload's own threads may start late
-            if reason:
+            if attempt["kind"] != "probe":
+                workload = self._prepared(workload)
+            if why_no_fork():  # asked before every fork: the workload's own threads may start late
                 self.child = spawned(self.reference, attempt)
             else:
                 self.child = forked(WorkloadRef(**self.reference), workload, threads, attempt)
@@ -68,6 +76,14 @@ class _Server:
             answer = self._supervise(self.child, attempt["timeout_s"])
             self.child = None
             send(self.fd, event="done", **answer)
+
+    def _is_idle(self) -> bool:
+        """Whether the client has nothing to ask for the moment, as while it predicts."""
+        return not self.requests.pending() and not select.select([self.requests.fd], [], [], _IDLE_S)[0]
+
+    def _prepared(self, workload: Workload) -> Workload:
+        """The workload built as far as can be without the device, unless attempts load it by themselves."""
+        return workload if why_no_fork() else prepare(workload)
 
     def leave(self) -> NoReturn:
         """End together with the attempt in flight."""

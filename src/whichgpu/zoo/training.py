@@ -19,7 +19,7 @@ import contextlib
 import copy
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
@@ -54,6 +54,11 @@ class Recipe:
         optimizer = make_optimizer(groups, self.settings, **self.optimizer_arguments)
         return make_step(self, model, optimizer, device, average)
 
+    def prepare(self) -> Callable[[torch.device | str], Callable[[int], torch.Tensor]]:
+        """Build the model on the CPU, as `setup` begins; the rest of set-up, which may be called once."""
+        model = self.make_model()
+        return replace(self, make_model=lambda: model).setup
+
 
 class Trained(Protocol):
     """What a `Recipe` has in common with those of other steps."""
@@ -77,7 +82,8 @@ class Trained(Protocol):
 def make_workload(recipe: Trained, **about: Any) -> Workload:
     """The workload of a recipe; `about` are its other fields, and a name where it is not that for messages."""
     facts = {"precision": recipe.settings.precision, "dtypes": recipe.settings.dtypes, "sizes": recipe.sizes}
-    return Workload(setup=recipe.setup, **{"name": recipe.where, **facts, **about})
+    prepare = recipe.prepare if isinstance(recipe, Recipe) else None
+    return Workload(setup=recipe.setup, prepare=prepare, **{"name": recipe.where, **facts, **about})
 
 
 def make_step(
