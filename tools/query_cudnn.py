@@ -1,7 +1,7 @@
 """Asks cuDNN which workspace it would take for many convolutions, without running any.
 
     python tools/query_cudnn.py --out OUT [--ask top|most|dense] [--budget-s 100] [--workers 12]
-                                [--deviceless [--library DIR]]
+                                [--shapes FILE] [--deviceless [--library DIR]]
 
 PyTorch takes the first engine that cuDNN's heuristics name (aten/src/ATen/native/cudnn/Conv_v8.cpp), so its workspace
 is known as soon as the heuristics are asked: about a millisecond each. With a GPU they are asked for that GPU. With
@@ -16,6 +16,7 @@ direction (forward, data, filter) `bytes` of workspace and `engine` by batch siz
 
 `--ask most` writes OUT/most.jsonl.gz instead: `most` for each direction by batch size, nothing else. `--ask dense` writes
 OUT/dense.jsonl.gz: `bytes` by many more batch sizes, for the convolutions of networks and training steps only.
+`--shapes` takes the convolutions from a file like workspace_grid/model_convs.json instead of those.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ BATCHES = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 56, 64, 80, 96, 112
            384, 448, 512, 640, 768, 1024, 1536, 2048)  # fmt: skip
 DENSE = (*range(1, 17), *(step * unit for unit in (2, 4, 8, 16, 32, 64, 128, 256) for step in range(9, 17)))
 DENSE_SHARE = 0.7  # of the share below
+FILE_BATCHES = 16  # of a share of 1, with --shapes
 SCALES = (0.25, 0.4, 0.5, 0.57, 0.6, 0.71, 0.75, 0.8, 0.86, 0.9, 1.14, 1.29, 1.43, 1.6, 1.71, 2.0, 2.29, 2.86)
 VARIANTS = {"most": 3, "dense": 6}  # images of other sizes, for each convolution of a network
 SHARE = {  # of the batch sizes asked about
@@ -262,9 +264,11 @@ def step_shapes() -> list[Conv]:
     return found
 
 
-def tasks(only: int, ask: str) -> list[Task]:
+def tasks(only: int, ask: str, shapes: Path | None = None) -> list[Task]:
     """Convolutions with the batch sizes to ask about, most wanted first, in the same order every time."""
     draw = random.Random(5)
+    if shapes is not None:
+        return tasks_of(shapes, draw)[: only or None]
     listed: list[Task] = []
     models = [conv for conv, _ in model_shapes()]
     for dtype, layout in KINDS:
@@ -283,6 +287,17 @@ def tasks(only: int, ask: str) -> list[Task]:
         listed += [(conv, [conv.batch], False) for conv in variants(models, VARIANTS[ask])]
     draw.shuffle(listed)
     return [one for one in listed if _usable(one[0])][: only or None]
+
+
+def tasks_of(shapes: Path, draw: random.Random) -> list[Task]:
+    """The convolutions of a file, in every kind of tensors, at fewer of the batch sizes."""
+    listed = []
+    for conv, _ in model_shapes(shapes):
+        for dtype, layout in KINDS:
+            count = round(FILE_BATCHES * SHARE[dtype, layout])
+            listed.append((replace(conv, dtype=dtype, layout=layout), sorted(draw.sample(DENSE, count)), False))
+    draw.shuffle(listed)
+    return [one for one in listed if _usable(one[0])]
 
 
 def variants(models: list[Conv], count: int) -> Iterator[Conv]:
@@ -423,13 +438,14 @@ def main() -> None:
     parser.add_argument("--budget-s", type=float, default=100.0)
     parser.add_argument("--workers", type=int, default=12)
     parser.add_argument("--only", type=int, default=0, help="so many tasks")
+    parser.add_argument("--shapes", type=Path, help="convolutions to ask about instead")
     parser.add_argument("--deviceless", action="store_true")
     parser.add_argument("--library", default="libcudnn.so.9", help="cuDNN, by default the one that PyTorch loads")
     options = parser.parse_args()
     began = time.monotonic()
     start(options.library, options.deviceless)
     name, ask = ANSWERS[options.ask]
-    ask(tasks(1, options.ask)[0])  # in this process first: what goes wrong here would go wrong without end in a pool
+    ask(tasks(1, options.ask, options.shapes)[0])  # in this process first: what goes wrong here would go wrong without end in a pool
     options.out.mkdir(parents=True, exist_ok=True)
     context = multiprocessing.get_context("spawn")
     initial = (options.library, options.deviceless)
@@ -437,7 +453,7 @@ def main() -> None:
     with gzip.open(options.out / f"{name}.jsonl.gz", "wt", compresslevel=9) as file:
         file.write(json.dumps(header(options.deviceless, options.library)) + "\n")
         with context.Pool(options.workers, start, initial) as pool:
-            for line in pool.imap_unordered(ask, tasks(options.only, options.ask), chunksize=4):
+            for line in pool.imap_unordered(ask, tasks(options.only, options.ask, options.shapes), chunksize=4):
                 file.write(line + "\n")
                 lines += 1
                 if time.monotonic() - began > options.budget_s:

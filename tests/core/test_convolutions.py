@@ -15,6 +15,7 @@ from whichgpu.trace import Op, Tensor
 from whichgpu.workspaces import cudnn, cudnn_search, temporaries
 from whichgpu.workspaces.convolution import problems
 from whichgpu.workspaces.cudnn import Problem
+from whichgpu.workspaces.records import Temporary
 
 HOPPER = (9, 0)
 ANSWERS = Path(__file__).parents[2] / "tools" / "workspace_grid" / "heuristics.jsonl.gz"
@@ -173,6 +174,23 @@ def test_input_is_copied_where_only_the_weight_has_channels_last() -> None:
     found = temporaries(convolution(source, last(64, 64, 3, 3)), HOPPER)
     assert (8 * 64 * 28 * 28 * 4, 0) == (found[0].bytes, found[0].before_output)
     assert problems(convolution(source, last(64, 64, 3, 3)))[0].channels_last
+
+
+def test_weight_is_copied_after_the_result() -> None:
+    """PyTorch allocates a result before it copies the weight, forward and for the gradient of the input."""
+    source, weight = last(4, 16, 8, 8), first(32, 16, 3, 3)
+    grad = last(4, 32, 8, 8)
+    copy, *_ = temporaries(convolution(source, weight), HOPPER)
+    assert Temporary(4 * 32 * 16 * 9) == copy
+    copy, *_ = temporaries(backward(grad, source, weight), HOPPER)
+    assert Temporary(4 * 32 * 16 * 9, before_output=1, freed_before=1) == copy
+
+
+def test_weight_is_not_copied_for_its_own_gradient() -> None:
+    """Only the gradient of the input is computed from the weight."""
+    source, weight, grad = last(4, 16, 8, 8), first(32, 16, 3, 3), last(4, 32, 8, 8)
+    taken = temporaries(backward(grad, source, weight, output_mask=[False, True, False]), HOPPER)
+    assert all(one.optional for one in taken)
 
 
 def test_transposed_sequence_runs_with_channels_last() -> None:

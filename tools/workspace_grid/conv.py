@@ -98,8 +98,11 @@ def point(conv: Conv, label: str, masks: tuple[tuple[bool, ...], ...] = TRAIN, *
     return Point(f"conv/{label}", build, settings, "conv")
 
 
-def model_shapes() -> list[tuple[Conv, list[str]]]:
-    rows = json.loads(Path(__file__).with_name("model_convs.json").read_text())
+MODELS = Path(__file__).with_name("model_convs.json")
+
+
+def model_shapes(path: Path = MODELS) -> list[tuple[Conv, list[str]]]:
+    rows = json.loads(path.read_text())
     convs = []
     for x, w, bias, stride, padding, dilation, transposed, output_padding, groups, names in rows:
         out = w[1] * groups if transposed else w[0]

@@ -14,6 +14,8 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
+from msgspec.structs import replace
+
 from whichgpu.trace import Op, Tensor
 from whichgpu.workspaces.cudnn import Problem, Shape, workspace_bytes
 from whichgpu.workspaces.cudnn_search import largest_workspace_bytes
@@ -165,7 +167,8 @@ def _lies(tensor: Tensor, last: bool) -> bool:
 def _convolution(op: Op, capability: Capability) -> list[Temporary]:
     asked = problems(op)
     last = bool(asked) and asked[0].channels_last
-    found = _copies(op.inputs[:2], last, 0)
+    found = _copies(op.inputs[:1], last, 0)
+    found += _copies(op.inputs[1:2], last, AFTER_LAST if asked else 0)  # what cuDNN is called with has its result already
     for problem in asked:
         found += [*_search(op, problem, AFTER_LAST), Temporary(workspace_bytes(problem), optional=True)]
     return found
@@ -176,11 +179,13 @@ def _convolution_backward(op: Op, capability: Capability) -> list[Temporary]:
     if len(op.inputs) < 3:
         return []
     last = bool(asked) and asked[0].channels_last
-    found = _copies(op.inputs[:3], last, 0)
+    found = _copies(op.inputs[:2] if asked else op.inputs[:3], last, 0)
+    mask = op.attributes.get("output_mask", [True, True, False])
     for number, problem in enumerate(asked, 1):
+        if number == 1 and mask[0]:  # only the gradient of the input needs the weight, once its own result is there
+            found += [replace(copy, freed_before=1) for copy in _copies(op.inputs[2:3], last, 1)]
         found += _search(op, problem, number)
         found.append(Temporary(workspace_bytes(problem), number, freed_before=number, optional=True))
-    mask = op.attributes.get("output_mask", [True, True, False])
     if len(mask) > 2 and mask[2]:
         grad = op.inputs[0]
         found.append(Temporary(buffer_bytes(grad, [0, *range(2, len(grad.shape))], capability)))
