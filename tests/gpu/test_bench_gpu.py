@@ -160,8 +160,10 @@ def test_the_largest_batch_is_exact(tmp_path: Path, source: str, limit_bytes: in
     report = bench.bench([name], memory_limits_bytes=[limit_bytes], results_file=results, time_budget_s=1.0)
     row = report.rows[0]
     print(
-        f"predicted {row.predicted_max_batch_size}, found {row.max_batch_size} in {row.attempts} attempts", row.search_s
+        f"predicted {row.predicted_max_batch_size}, found {row.max_batch_size} in {row.attempts} attempts, {row.search_s:.1f} s"
     )
+    assert row.predicted_max_batch_size is not None, report.notes
+    assert row.attempts <= 5
     assert ("ok", True, "out_of_memory") == (row.outcome, row.exact, row.stopped_by)
     assert row.max_batch_size
     attempts = attempts_of(name)
