@@ -445,7 +445,9 @@ def main() -> None:
     began = time.monotonic()
     start(options.library, options.deviceless)
     name, ask = ANSWERS[options.ask]
-    ask(tasks(1, options.ask, options.shapes)[0])  # in this process first: what goes wrong here would go wrong without end in a pool
+    ask(
+        tasks(1, options.ask, options.shapes)[0]
+    )  # in this process first: what goes wrong here would go wrong without end in a pool
     options.out.mkdir(parents=True, exist_ok=True)
     context = multiprocessing.get_context("spawn")
     initial = (options.library, options.deviceless)

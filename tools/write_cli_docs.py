@@ -26,6 +26,7 @@ from whichgpu.advice import Breakdown, FitReport, FitRow, Price, RankReport, Ran
 from whichgpu.bench_report import BenchReport, BenchRow, Speed
 from whichgpu.catalogue import Gpu, SecondSource
 from whichgpu.cli import app
+from whichgpu.comparison import ComparedCell, ComparedRow, Comparison
 from whichgpu.explanation import ExplainReport, Holder, Others, Span
 from whichgpu.remedies import LeftOut, Remedy
 from whichgpu.results import Environment, Measurement
@@ -112,6 +113,8 @@ MEANINGS: dict[tuple[str, str], str] = {
         "batch_sizes",
     ): "the batch sizes at which the step was run; what is said of others follows from these",
     ("TraceInfo", "failed_batch_sizes"): "the batch sizes at which it failed",
+    ("TraceInfo", "unit"): "what a sample is made of",
+    ("TraceInfo", "items_per_sample"): "how many of them",
     ("ExplainReport", "workload"): "its name in canonical spelling",
     ("ExplainReport", "batch_size"): "the batch size asked about",
     ("ExplainReport", "basis"): "where the figures come from",
@@ -274,6 +277,32 @@ MEANINGS: dict[tuple[str, str], str] = {
     ("TableCard", "price_condition"): "`new`, `used`, `launch` and the like",
     ("TableCard", "price_date"): "of the newest offer",
     ("TableCard", "note"): "what the source says of it",
+    ("Comparison", "table"): "which table it is",
+    ("Comparison", "basis"): "what is compared",
+    ("Comparison", "source"): "the same in words",
+    ("Comparison", "beside"): "with what",
+    ("Comparison", "beside_source"): "the same in words, with its date",
+    ("Comparison", "url"): "where that was published",
+    ("Comparison", "cards"): "columns, as published",
+    ("Comparison", "rows"): "one entry per workload",
+    ("Comparison", "compared"): "how many cells there are",
+    ("Comparison", "agree"): "how many of them agree",
+    (
+        "Comparison",
+        "open_ended",
+    ): "how many of these agree where nothing larger was tried, so that none could be too large",
+    ("Comparison", "notes"): "caveats of both",
+    ("ComparedRow", "workload"): "as it is predicted",
+    ("ComparedRow", "published_as"): "its name where it was published",
+    ("ComparedRow", "unit"): "what the figures count",
+    ("ComparedRow", "tried"): "the batch sizes that were tried, on any card",
+    ("ComparedRow", "source"): "where the published figures come from",
+    ("ComparedRow", "cells"): "one entry per card",
+    ("ComparedRow", "agree"): "how many of them agree",
+    ("ComparedCell", "published"): "the largest batch that ran of those that were tried; 0: none",
+    ("ComparedCell", "next_tried"): "the next one that was tried; `null`: nothing larger was",
+    ("ComparedCell", "predicted"): "the largest batch that likely fits; 0: not even one sample",
+    ("ComparedCell", "agrees"): "whether it is at least `published` and less than `next_tried`",
     ("TierTable", "table"): "which table it is",
     ("TierTable", "basis"): "where the figures come from",
     ("TierTable", "source"): "the same in words, with its date",
@@ -472,6 +501,9 @@ WHERE = {
     TableRow: "each of `rows` and `means` of `tables`",
     Cell: "each of `cells`",
     TableCard: "each of `cards` of these tables",
+    Comparison: "`whichgpu tables max-batch --beside published`",
+    ComparedRow: "each of `rows` of it",
+    ComparedCell: "each of `cells` of these",
     TierTable: "`whichgpu tables tiers`",
     TierRow: "each of `cards` of `tables tiers`",
     AccuracyReport: "`whichgpu accuracy`",

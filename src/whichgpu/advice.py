@@ -29,6 +29,8 @@ class TraceInfo(msgspec.Struct, frozen=True, kw_only=True):
     torch_version: str = ""
     batch_sizes: tuple[int, ...] = ()  # at which the step was run; what is said of others follows from them
     failed_batch_sizes: tuple[int, ...] = ()  # at which it failed
+    unit: str = "samples"  # what a sample is made of
+    items_per_sample: int = 1  # how many of them
 
 
 class Breakdown(msgspec.Struct, frozen=True, kw_only=True):

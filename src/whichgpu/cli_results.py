@@ -12,6 +12,7 @@ from whichgpu.cli_common import WORKLOAD, NoCache, Sets, print_record, progress
 from whichgpu.errors import InputError
 
 if TYPE_CHECKING:
+    from whichgpu.comparison import Comparison
     from whichgpu.results import Measurement
     from whichgpu.tables import Table, TierTable
 
@@ -184,8 +185,17 @@ def tables(
         ),
     ] = None,
     source: Annotated[
-        str, typer.Option("--source", metavar="NAME", help="measured, predicted (from traces) or published (in 2020).")
-    ] = "measured",
+        str | None,
+        typer.Option(
+            "--source",
+            metavar="NAME",
+            help="measured, predicted (from traces) or published (in 2020); default: measured, but see below.",
+        ),
+    ] = None,
+    beside: Annotated[
+        str | None,
+        typer.Option("--beside", metavar="NAME", help="published: predicted largest batches beside those of 2020."),
+    ] = None,
     power_of_two: Annotated[
         bool, typer.Option("--power-of-two", help="Show the largest batch as the power of two below it.")
     ] = False,
@@ -201,9 +211,14 @@ def tables(
     Workloads down and cards across; * where not even batch size 1 fits, + where the next larger batch was not tried.
     A card limited to less memory is a column of its own. Measured: what is on record, and the measurements that come
     with whichgpu. Published: Lambda's article of 2020, as it was.
+
+    `max-batch --set 2020` without --source shows predicted beside published, as `--beside published` does for any
+    workloads that the article has. They agree when the prediction is at least what ran and less than the next batch size
+    that was tried; ! marks those that do not.
     """
     _one_of(kind, get_args(Kind), "table")
-    chosen = _one_of(source, get_args(Source), "source")
+    chosen = None if source is None else _one_of(source, get_args(Source), "source")
+    other = None if beside is None else _one_of(beside, get_args(Source), "source")
     layout = "json" if json else _one_of(output, get_args(Format), "format")
     if json and output not in ("terminal", "json"):
         raise InputError(f"--json and --format {output}: choose one")
@@ -220,6 +235,7 @@ def tables(
             sets=sets or (),
             gpus=gpu or (),
             source=chosen,
+            beside=other,
             baseline=baseline,
             power_of_two=power_of_two,
             results_file=results,
@@ -229,7 +245,7 @@ def tables(
     _print_table(table, layout)
 
 
-def _print_table(table: Table | TierTable, layout: str) -> None:
+def _print_table(table: Table | TierTable | Comparison, layout: str) -> None:
     from whichgpu import render  # noqa: PLC0415
 
     written = {"markdown": render.table_markdown, "csv": render.table_csv}.get(layout)

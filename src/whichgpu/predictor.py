@@ -281,6 +281,8 @@ class Predictor:
             seconds=round(self._tracers.seconds, 2),
             cached=self._tracers.cached,
             torch_version=first.example.torch_version,
+            unit=first.example.facts.get("unit", "samples"),
+            items_per_sample=first.example.facts.get("items_per_sample", 1),
         )
 
     def notes(self) -> tuple[str, ...]:

@@ -18,6 +18,8 @@ Batch = Annotated[int, msgspec.Meta(gt=0)]
 Rate = Annotated[float, msgspec.Meta(gt=0)]
 DoesNotFit = Literal["*"]
 
+_NOT_KNOWN = "which batch sizes were tried is not known; they are taken to be those that ran on any card"
+
 
 class PublishedGpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A card of an article, with the price and the verdict given there."""
@@ -87,6 +89,8 @@ def figures() -> Figures:
                 family=work.family,
                 batch_unit=work.batch_unit,
                 rate_unit=work.rate_unit,
+                tried=work.tried or tuple(sorted({size for size in work.max_batch if size != "*"})),
+                tried_note="" if work.tried else _NOT_KNOWN,
                 batch_source=work.max_batch_source,
                 rate_source=work.throughput_source,
             )

@@ -10,8 +10,9 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from whichgpu import api, catalogue, measured, published, results, results_exchange, tables, workload
+from whichgpu import api, catalogue, comparison, measured, published, results, results_exchange, tables, workload
 from whichgpu.advice import Basis
+from whichgpu.comparison import Comparison
 from whichgpu.errors import CatalogueError, InputError, WhichGpuError
 from whichgpu.measured import CardFacts
 from whichgpu.predictor import Progress
@@ -27,19 +28,27 @@ def make_table(
     *,
     sets: Sequence[str] = (),
     gpus: Sequence[str] = (),
-    source: Basis = "measured",
+    source: Basis | None = None,
+    beside: Basis | None = None,
     baseline: str | None = None,
     power_of_two: bool = False,
     results_file: Path | None = None,
     cache: bool = True,
     on_progress: Progress | None = None,
-) -> Table | TierTable:
+) -> Table | TierTable | Comparison:
     """One of the four tables: "max-batch", "throughput", "relative" or "tiers".
 
     Without `workloads` and `gpus`: all that the source knows; predictions need workloads. Of `sets` the
-    source gives those that it has. `baseline` is the card that is
+    source gives those that it has. Without `source`: measurements, but for the largest batches of sets whose every workload
+    has published ones, these with the predicted ones `beside`. `baseline` is the card that is
     1 in "relative". Raises subclasses of WhichGpuError.
     """
+    if source is None and beside is None and kind == "max-batch" and results_file is None and not power_of_two:
+        beside = "published" if not workloads and sets and _all_published(expand((), sets)) else None
+    if beside is not None:
+        _check_beside(kind, source, beside, power_of_two)
+        return _beside_published(workloads, sets, gpus, cache, on_progress)
+    source = source or "measured"
     if source == "predicted" and kind in ("throughput", "relative"):
         raise InputError(
             f"{kind} is not predicted yet; say --source measured or published, or ask for max-batch or tiers"
@@ -84,6 +93,57 @@ def _id(name: str) -> str:
     with contextlib.suppress(CatalogueError):
         return catalogue.load().find(name).id
     return name
+
+
+def _all_published(names: Sequence[str]) -> bool:
+    """Whether the article has a row for every workload, as it is in the zoo."""
+    return all(name in ENTRIES and ENTRIES[name].article is not None for name in names)
+
+
+def _check_beside(kind: str, source: Basis | None, beside: Basis, power_of_two: bool) -> None:
+    if kind != "max-batch":
+        raise InputError(f"--beside is for `whichgpu tables max-batch`, not {kind}")
+    if beside != "published" or source not in (None, "predicted"):
+        raise InputError("only predictions are shown beside others, and only beside published ones: --beside published")
+    if power_of_two:
+        raise InputError("--beside and --power-of-two: choose one")
+
+
+def _beside_published(
+    workloads: Sequence[str], sets: Sequence[str], gpus: Sequence[str], cache: bool, on_progress: Progress | None
+) -> Comparison:
+    """Predictions for the article's cards beside its figures, of its workloads or variants of them."""
+    found = published.figures()
+    found = tables.select(found, cards=_cards(found.cards, gpus))
+    names = list(workloads) if workloads or sets else _in_the_article()
+    members = [name for name in (expand((), sets) if sets else ()) if _lines_of(found, _plain(name))]
+    chosen: dict[str, int] = {}
+    for name in (*names, *members):
+        lines = _lines(found, [_plain(name)], ())
+        assert lines is not None
+        chosen.setdefault(_canonical(_zoo_name(name)), lines[0])
+    if not chosen:
+        raise InputError(f"nothing is published of any workload of the set; it has {', '.join(expand((), sets))}")
+    found = tables.select(found, lines=list(chosen.values()))
+    cards = [catalogue.load().find(card.gpu_id or card.gpu).name for card in found.cards]
+    return comparison.compare(api.rank(list(chosen), cache=cache, on_progress=on_progress), cards, found)
+
+
+def _in_the_article() -> list[str]:
+    """The zoo's workloads that the article has a row for."""
+    return [name for name, entry in ENTRIES.items() if entry.article is not None]
+
+
+def _plain(name: str) -> str:
+    """A workload's name without its options."""
+    return name.partition("?")[0]
+
+
+def _zoo_name(name: str) -> str:
+    """The zoo's name for a workload that is named as in the article; any other as it is."""
+    plain, mark, options = name.partition("?")
+    titles = {(entry.article or "").casefold(): own for own, entry in ENTRIES.items()}
+    return titles.get(plain.casefold(), plain) + mark + options
 
 
 def _predicted(workloads: Sequence[str], gpus: Sequence[str], cache: bool, on_progress: Progress | None) -> Figures:

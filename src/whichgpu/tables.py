@@ -48,6 +48,8 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
     name: str  # as it is asked for
     batch_unit: str
     rate_unit: str
+    tried: tuple[int, ...] = ()  # the batch sizes that were tried, where these were only a few
+    tried_note: str = ""  # where that is not known for sure
     family: str = ""  # means are over a family
     batch_source: str = ""
     rate_source: str = ""

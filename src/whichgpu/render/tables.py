@@ -8,26 +8,26 @@ from __future__ import annotations
 
 import csv
 import io
-import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from rich.console import Console
 from rich.text import Text
 
 from whichgpu import text
+from whichgpu.comparison import Comparison
 from whichgpu.render.common import (
     BASIS,
     DOES_NOT_RUN,
     add_column,
-    breakable,
     dense_table,
     print_notes,
     print_section,
     print_title,
-    print_whole,
 )
-from whichgpu.tables import Cell, Table, TableCard, TableRow, TierRow, TierTable
+from whichgpu.render.comparison import comparison_csv, comparison_markdown, print_comparison
+from whichgpu.render.wide import Wide, print_wide
+from whichgpu.tables import Cell, Table, TableRow, TierRow, TierTable
 
 _TITLES = {"max-batch": "Largest batch", "throughput": "Throughput at the largest batch"}
 _TIERS = {
@@ -36,8 +36,6 @@ _TIERS = {
     "poor": "Not a good fit",
     None: "Not tried with every workload",
 }
-_NARROWEST_HEAD = 8  # names of cards are broken between words above it
-_GAP = 2
 _LEGEND = {
     DOES_NOT_RUN: "not even batch size 1 fits",
     "+": "at least so many: the next larger batch was not tried",
@@ -53,22 +51,25 @@ class _Grid(NamedTuple):
     lead: int  # so many columns come before the figures
 
 
-def print_table(table: Table | TierTable, console: Console) -> None:
+def print_table(table: Table | TierTable | Comparison, console: Console) -> None:
     """Print a table for a person, in blocks as wide as the console."""
+    if isinstance(table, Comparison):
+        print_comparison(table, console)
+        return
     print_title(_title(table), table.basis, console)
     console.print(f"Source: {_source(table)}")
     if isinstance(table, TierTable):
         _print_tiers(table, console)
     else:
-        for block in _blocks(table, console):
-            console.print()
-            _print_block(table, block, console)
+        print_wide(_wide(table), console)
         _print_legend(table, console)
     print_notes(table.notes, console)
 
 
-def table_markdown(table: Table | TierTable) -> str:
+def table_markdown(table: Table | TierTable | Comparison) -> str:
     """The table as Markdown."""
+    if isinstance(table, Comparison):
+        return comparison_markdown(table)
     grid = _tier_grid(table) if isinstance(table, TierTable) else _grid(table, _cell)
     rule = ["---"] * grid.lead + ["---:"] * (len(grid.head) - grid.lead)
     lines = [f"**{_title(table)}**: {BASIS[table.basis]}. Source: {_source(table)}", ""]
@@ -80,8 +81,10 @@ def table_markdown(table: Table | TierTable) -> str:
     return "\n".join(lines) + "\n"
 
 
-def table_csv(table: Table | TierTable) -> str:
+def table_csv(table: Table | TierTable | Comparison) -> str:
     """The table as CSV with plain numbers; every row says on which basis it stands and where it comes from."""
+    if isinstance(table, Comparison):
+        return comparison_csv(table)
     grid = _tier_grid(table, plain=True) if isinstance(table, TierTable) else _grid(table, _plain_cell, family=True)
     file = io.StringIO(newline="")
     writer = csv.writer(file, lineterminator="\n")
@@ -176,27 +179,6 @@ def _escaped(words: str) -> str:
 # ---- the terminal -------------------------------------------------------------------------------------
 
 
-def _blocks(table: Table, console: Console) -> list[list[int]]:
-    """Numbers of cards in blocks that are no wider than the console."""
-    room = console.width - _label_width(table, console) - _GAP
-    blocks: list[list[int]] = []
-    left = 0
-    for number, card in enumerate(table.cards):
-        rows = (*table.rows, *table.means)
-        width = max(*map(len, _head(card)), *(len(_cell(row.cells[number], table)) for row in rows), 1) + _GAP
-        if not blocks or left < width:
-            blocks.append([])
-            left = room
-        blocks[-1].append(number)
-        left -= width
-    return blocks
-
-
-def _head(card: TableCard) -> list[str]:
-    width = max(_NARROWEST_HEAD, *map(len, card.name.split()))
-    return textwrap.wrap(card.name, width)
-
-
 def _labels(table: Table) -> list[str]:
     units = {row.unit for row in table.rows}
     return [
@@ -205,31 +187,16 @@ def _labels(table: Table) -> list[str]:
     ]
 
 
-def _label_width(table: Table, console: Console) -> int:
-    return min(max(map(len, [_corner(table), *_labels(table)])), max(console.width * 2 // 5, 12))
-
-
 def _corner(table: Table) -> str:
     """What the rows are, and their unit where it is the same in all."""
     units = {row.unit for row in table.rows}
     return f"Workload ({units.pop()})" if len(units) == 1 and table.table != "relative" else "Workload"
 
 
-def _print_block(table: Table, block: Sequence[int], console: Console) -> None:
-    grid = dense_table()
-    heads = [_head(table.cards[number]) for number in block]
-    height = max(map(len, heads))
-    grid.add_column("\n" * (height - 1) + _corner(table), width=_label_width(table, console), overflow="fold")
-    for head in heads:
-        add_column(grid, "\n" * (height - len(head)) + "\n".join(head) + ">")
-    labels = _labels(table)
-    for number, (label, row) in enumerate(zip(labels, (*table.rows, *table.means), strict=True), 1):
-        grid.add_row(
-            breakable(label),
-            *(_cell(row.cells[column], table) for column in block),
-            end_section=number == len(table.rows),
-        )
-    print_whole(grid, console)
+def _wide(table: Table) -> Wide:
+    rows = (*table.rows, *table.means)
+    cells = [[_cell(cell, table) for cell in row.cells] for row in rows]
+    return Wide(_corner(table), _labels(table), [card.name for card in table.cards], cells, len(table.rows))
 
 
 def _print_legend(table: Table, console: Console) -> None:

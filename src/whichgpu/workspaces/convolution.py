@@ -168,7 +168,9 @@ def _convolution(op: Op, capability: Capability) -> list[Temporary]:
     asked = problems(op)
     last = bool(asked) and asked[0].channels_last
     found = _copies(op.inputs[:1], last, 0)
-    found += _copies(op.inputs[1:2], last, AFTER_LAST if asked else 0)  # what cuDNN is called with has its result already
+    found += _copies(
+        op.inputs[1:2], last, AFTER_LAST if asked else 0
+    )  # what cuDNN is called with has its result already
     for problem in asked:
         found += [*_search(op, problem, AFTER_LAST), Temporary(workspace_bytes(problem), optional=True)]
     return found

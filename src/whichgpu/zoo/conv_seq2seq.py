@@ -26,9 +26,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils.parametrizations import weight_norm
 
-from whichgpu.errors import WorkloadError
 from whichgpu.workload import Workload
-from whichgpu.zoo.options import Options, read_settings, refuse_checkpoint
+from whichgpu.zoo.options import Options, check_positions, read_settings, refuse_checkpoint
 from whichgpu.zoo.training import Recipe, make_workload
 
 NAME = "conv-seq2seq"
@@ -59,8 +58,7 @@ def make_recipe(options: Mapping[str, str]) -> Recipe:
     sequence, vocabulary = reader.count("seq", 32), reader.count("vocabulary", 40_000)
     width, layers = reader.count("width", 512), reader.count("layers", 9)
     reader.finish()
-    if sequence > POSITIONS:
-        raise WorkloadError(f"{NAME}: seq={sequence} is longer than the model's {POSITIONS} positions")
+    check_positions(NAME, sequence, POSITIONS)
 
     def make_batch(count: int, device: torch.device, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
         source, target = torch.randint(0, vocabulary, (2, count, sequence), device=device)

@@ -3,6 +3,8 @@
 Settings: https://github.com/facebookresearch/ConvNeXt, TRAINING.md (ConvNeXt-L on ImageNet-1K) and main.py: 64 images a card,
 AdamW with weight decay 0.05 (none for biases, norms and layer scale), stochastic depth 0.5, a moving average of the
 weights, no automatic mixed precision, no clipping. Mixup changes labels only and is left out.
+Read there (TRAINING.md, 2026-12): 64 images a card, stochastic depth 0.5, the moving average, mixed precision only on
+request. Not read again: weight decay and what it leaves out (main.py). Ours: nothing else.
 Model: Liu et al., "A ConvNet for the 2020s", table 1 (198 million parameters), https://arxiv.org/abs/2201.03545; timm
 `convnext_large`. Options: those of `timm:`, and `model` (another architecture with
 the same settings).

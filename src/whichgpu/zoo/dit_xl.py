@@ -4,6 +4,7 @@ Settings: https://github.com/facebookresearch/DiT, train.py: AdamW with learning
 average of the weights with decay 0.9999, float32 with TF32 allowed, no clipping, a tenth of the class labels dropped, 256
 images over all cards. Latents are taken as computed before training; there, a frozen autoencoder computes them in each
 step. The loss is that of the predicted noise plus that of the learned variance, the latter as a Gaussian likelihood.
+Read there (2026-12): optimizer, average, TF32, batch. Ours: latents that are ready, fused attention.
 Model: Peebles and Xie, "Scalable Diffusion Models with Transformers", table 1 (675 million parameters),
 https://arxiv.org/abs/2212.09748; written out here, with fused attention in place of timm's.
 Options: those of every adapter; `size` (pixels, a multiple of 16), `layers`, `hidden` (a multiple of `heads`), `heads`.

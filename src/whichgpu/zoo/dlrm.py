@@ -7,6 +7,8 @@ of a batch have gradients; each is added to its table as soon as the backward pa
 script keeps sparse gradients until its optimizer takes them). Rows of the tables are those of the data set as MLPerf counts them with at most 40 million
 (https://github.com/mlcommons/training, recommendation_v2), cut to 20 million: 104 million rows, 6.7 billion parameters.
 Indices are drawn evenly; real ones repeat, so that less memory is touched but no less is held.
+Read there (the shell script, 2026-12): widths, most rows, learning rate, loss, batch. Not read again: the counts of rows.
+Ours: how gradients of rows are applied, evenly drawn indices.
 Model: Naumov et al., "Deep Learning Recommendation Model", https://arxiv.org/abs/1906.00091.
 Options: those of every adapter; `rows` (most of a table), `dim` (of embeddings).
 """

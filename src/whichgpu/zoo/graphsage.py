@@ -5,6 +5,8 @@ https://github.com/pyg-team/pytorch_geometric, examples/ogbn_products_sage.py): 
 neighbours a hop, hidden width 256, dropout 0.5, Adam with learning rate 0.003; the features of all nodes lie on the card.
 The graph (https://ogb.stanford.edu/docs/nodeprop/#ogbn-products): 2,449,029 nodes, 100 features, 47 classes.
 Neighbours of different nodes are taken as different nodes, where a real sample shares some: memory is at its upper end.
+Read there (the second address, 2026-12): batch, neighbours, width, dropout, optimizer, features on the card. Ours: no node
+is shared between neighbourhoods.
 Model: Hamilton et al., "Inductive Representation Learning on Large Graphs", https://arxiv.org/abs/1706.02216, with means
 over neighbours; written out here with gather and scatter (index_select, index_add), without kernels of other libraries.
 Options: those of every adapter; `nodes`, `hidden`, `layers` (of which each has fewer neighbours a hop than the one before).

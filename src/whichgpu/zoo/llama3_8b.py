@@ -5,6 +5,8 @@ optimizer state), fused AdamW with learning rate 2e-5, activation checkpointing 
 clipping. That recipe shards over several cards; here one card holds it all. Its sequences are as long as the data:
 4096 tokens, packed, are those of https://github.com/meta-llama/llama-recipes (configs/training.py: context_length,
 batching_strategy). The loss there is computed in chunks; here over all logits at once, as transformers does.
+Read there (torchtune, 2026-12): dtype, optimizer, checkpointing, batch, four cards, data that is not packed (alpaca). Ours:
+one card, packed sequences of 4096, the loss over all logits.
 Model: https://github.com/meta-llama/llama3 (8 billion parameters; config.json of meta-llama/Meta-Llama-3-8B):
 transformers LlamaForCausalLM. Options: those of `hf:`.
 """

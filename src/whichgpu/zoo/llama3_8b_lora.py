@@ -4,6 +4,8 @@ Settings: https://github.com/pytorch/torchtune, recipes/configs/llama3/8B_lora_s
 alpha 16, no dropout, adapters on the query, value and output projections and on the three of the MLP, fused AdamW with
 learning rate 3e-4 and weight decay 0.01, activation checkpointing, batch size 2 (accumulated 8 times there: say
 `accumulate=8` with batch size 16). The adapters are peft's instead of torchtune's.
+Read there (2026-12): rank, alpha, places, dropout, optimizer, checkpointing, batch, data that is not packed. Ours: as in
+llama3_8b, and no accumulation unless asked for.
 Sequence length, loss and model: see llama3_8b. Options: those of `hf:`, and `rank`.
 """
 

@@ -5,6 +5,8 @@ Settings: https://github.com/haotian-liu/LLaVA, scripts/v1_5/finetune_lora.sh: L
 gradient checkpointing, 16 samples a card, at most 2048 tokens, learning rate 2e-4, no weight decay, gradients clipped to
 norm 1 (the Trainer's default). The frozen weights are in bf16 and the trained ones in float32, as DeepSpeed keeps them.
 Each sample has one image, of 576 tokens, and is as long as the limit.
+Read there (2026-12): ranks, batch, length, rates, decay, checkpointing, ZeRO-3 over four cards of 40 GB. Ours: one card,
+every sample of full length, the dtype of frozen weights.
 Model: Liu et al., "Improved Baselines with Visual Instruction Tuning", https://arxiv.org/abs/2310.03744: CLIP ViT-L/14 at
 336 pixels and Vicuna-7B (7.06 billion parameters); transformers LlavaForConditionalGeneration, its default
 configuration with a vocabulary of 32,064.

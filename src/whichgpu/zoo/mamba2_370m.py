@@ -3,6 +3,7 @@
 Settings: Dao and Gu, "Transformers are SSMs", https://arxiv.org/abs/2405.21060, sections 9.2 and D.2: sequences of 2048
 tokens of the Pile, AdamW (betas 0.9 and 0.95, weight decay 0.1), gradients clipped to norm 1, mixed precision with weights
 in float32, no dropout.
+The settings are as remembered from the paper, not read again. Ours: the written-out layer.
 Model: https://github.com/state-spaces/mamba, configuration of state-spaces/mamba2-370m: 48 layers of width 1024, state of
 128, heads of 64, one group, tied embeddings. Which kernel: none of mamba-ssm's. The layer is written out in PyTorch as the
 paper's listing 1 does (products within chunks of 64 tokens and between them); the fused Triton kernels keep less.

@@ -4,6 +4,7 @@ Settings: https://github.com/allenai/OLMo, configs/official-0425/OLMo2-1B-stage1
 optimizer state in float32, AdamW (betas 0.9 and 0.95, epsilon 1e-8, weight decay 0.1, none for embeddings), gradients
 clipped to norm 1, 4 sequences a micro batch, no activation checkpointing, no compilation. Its auxiliary loss on the
 softmax's normaliser and its fused loss kernel are left out: the loss is transformers'.
+Read there (2026-12): all of the settings; it shards over cards. Ours: one card, the loss.
 Model: OLMo et al., "2 OLMo 2 Furious", https://arxiv.org/abs/2501.00656 (1.48 billion parameters); transformers
 Olmo2ForCausalLM with the configuration of allenai/OLMo-2-0425-1B. Options: those of `hf:`.
 """

@@ -7,6 +7,7 @@ router's normaliser is left out. It was trained on 256 cards with weights and op
 holds all 6.9 billion parameters, of which a token uses 1.3 billion, and for that weights, gradients and optimizer state are
 in bf16. Experts are computed by transformers' grouped products (which take bf16 only), not by the block-sparse kernels of
 MegaBlocks used there.
+The settings are as remembered from the paper, not read again. Ours: one card, all in bf16, the kernels.
 Model: transformers OlmoeForCausalLM with the configuration of allenai/OLMoE-1B-7B-0924. Options: those of `hf:`.
 """
 

@@ -156,6 +156,12 @@ def read_settings(options: Options, **defaults: str) -> Settings:
     return settings
 
 
+def check_positions(where: str, sequence: int, positions: int) -> None:
+    """Raise WorkloadError for a sequence that is longer than the model has positions."""
+    if sequence > positions:
+        raise WorkloadError(f"{where}: seq={sequence} is longer than the model's {positions} positions")
+
+
 def refuse_checkpoint(where: str, settings: Settings) -> Settings:
     """The settings, or WorkloadError where they ask to recompute activations and the model has no such switch."""
     if settings.checkpoint:

@@ -1,10 +1,12 @@
 """RT-DETR with a ResNet-50 on COCO: 640 x 640 images, fp32, AdamW, with a moving average of the weights.
 
 Settings: https://github.com/lyuwenyu/RT-DETR, rtdetr_pytorch/configs/rtdetr/rtdetr_r50vd_6x_coco.yml with its includes:
-AdamW with learning rate 1e-4 (1e-5 for the backbone) and weight decay 1e-4 (none for norms and biases of encoder and
+AdamW with learning rate 1e-4 (less for the backbone) and weight decay 1e-4 (none for norms and biases of encoder and
 decoder), gradients clipped to norm 0.1, a moving average of the weights, 4 images a card, no mixed precision, the
 backbone's batch norms frozen, 300 queries and 100 denoising ones. Images there vary from 480 to 800 pixels from batch to
 batch; here they keep the 640 of the evaluation. Boxes are matched to queries by scipy, on the CPU.
+Read there (optimizer.yml, 2026-12): AdamW, decay, clipping, average; the rate of the backbone differs between its versions.
+Not read again: batch and queries. Ours: one image size.
 Model: Zhao et al., "DETRs Beat YOLOs on Real-time Object Detection", table 2 (42 million parameters),
 https://arxiv.org/abs/2304.08069; transformers RTDetrForObjectDetection with its default configuration and 80 classes.
 Images have as many and as large objects as COCO's (real_data). Options: those of every adapter, `size`, `data` (COCO) and

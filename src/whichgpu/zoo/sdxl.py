@@ -4,6 +4,9 @@ Settings: https://github.com/huggingface/diffusers, examples/text_to_image/train
 README_sdxl.md: one image a card, fp16 with a gradient scaler, gradient checkpointing, learning rate 1e-6, weight decay
 1e-2, gradients clipped to norm 1, AdamW (in 8 bits there on request, which needs bitsandbytes; here the script's
 default). Text embeddings and latents are computed before training, as the script does: only the U-Net is on the card.
+Read there (README_sdxl.md, 2026-12): one image a card, fp16, checkpointing, rate; its example has 512 pixels, AdamW in 8
+bits and xformers, accumulated 4 times. Ours: 1024 pixels, the size the model was made for, AdamW in full and no
+accumulation.
 Model: Podell et al., "SDXL", https://arxiv.org/abs/2307.01952 (a U-Net of 2.6 billion parameters); diffusers
 UNet2DConditionModel with the configuration of stabilityai/stable-diffusion-xl-base-1.0 (unet/config.json).
 Options: those of every adapter; `size` (pixels, a multiple of 32), `width` (channels of the first block, a multiple of

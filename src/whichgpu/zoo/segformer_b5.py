@@ -3,6 +3,8 @@
 Settings: https://github.com/NVlabs/SegFormer, local_configs/segformer/B5/segformer.b5.1024x1024.city.160k.py: crop
 1024 x 1024, one image a card, AdamW with learning rate 6e-5 and weight decay 0.01 (none for norms), cross entropy over
 the labels at full resolution, fp32, no clipping.
+Read there (2026-12): crop, batch, optimizer, decay, loss, a head of 768. Ours: one card, so plain instead of synchronized
+batch norm.
 Model: Xie et al., "SegFormer", tables 1 and 6 (84.7 million parameters), https://arxiv.org/abs/2105.15203; transformers
 SegformerForSemanticSegmentation with the configuration of nvidia/segformer-b5-finetuned-cityscapes-1024-1024.
 Options: those of every adapter, `size`, `classes`, `data` (Cityscapes) and any attribute of SegformerConfig.

@@ -4,6 +4,8 @@ Settings: https://github.com/microsoft/Swin-Transformer,
 configs/swin/swin_large_patch4_window7_224_22kto1k_finetune.yaml with config.py and main.py: AdamW with weight decay 1e-8
 (none for biases, norms and position tables), stochastic depth 0.2, gradients clipped to norm 5, automatic mixed precision
 with a gradient scaler, 64 images a card. Mixup changes labels only and is left out.
+Read there (the yaml, 2026-12): decay, stochastic depth. Not read again: clipping, batch and mixed precision (config.py).
+Ours: nothing else.
 Model: Liu et al., "Swin Transformer", table 1 (197 million parameters), https://arxiv.org/abs/2103.14030; timm
 `swin_large_patch4_window7_224`. Options: those of `timm:`, and `model` (another architecture with
 the same settings).

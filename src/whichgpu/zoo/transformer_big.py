@@ -26,7 +26,7 @@ from transformers import MarianConfig, MarianMTModel
 
 from whichgpu.errors import WorkloadError
 from whichgpu.workload import Workload
-from whichgpu.zoo.options import Options, read_settings
+from whichgpu.zoo.options import Options, check_positions, read_settings
 from whichgpu.zoo.training import Recipe, make_workload
 
 NAME = "transformer-big"
@@ -57,8 +57,7 @@ def make_recipe(options: Mapping[str, str]) -> Recipe:
     reader.finish()
     if config.d_model % HEAD:
         raise WorkloadError(f"{NAME}: width={config.d_model} is not a multiple of {HEAD}")
-    if sequence > POSITIONS:
-        raise WorkloadError(f"{NAME}: seq={sequence} is longer than the model's {POSITIONS} positions")
+    check_positions(NAME, sequence, POSITIONS)
 
     def make_model() -> torch.nn.Module:
         dtype = torch.bfloat16 if settings.precision == "pure-bf16" else torch.float32

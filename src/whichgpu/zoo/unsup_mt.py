@@ -29,7 +29,7 @@ from torch import nn
 
 from whichgpu.errors import WorkloadError
 from whichgpu.workload import Workload
-from whichgpu.zoo.options import Options, read_settings, refuse_checkpoint
+from whichgpu.zoo.options import Options, check_positions, read_settings, refuse_checkpoint
 from whichgpu.zoo.training import Recipe, make_optimizer, make_step, make_workload, move, set_tf32
 
 NAME = "unsup-mt"
@@ -64,8 +64,7 @@ def make_recipe(options: Mapping[str, str]) -> Recipe:
     width, layers = reader.count("width", 1024), reader.count("layers", 6)
     eager = reader.choice("attention", "sdpa", ("sdpa", "eager")) == "eager"
     reader.finish()
-    if sequence > POSITIONS:
-        raise WorkloadError(f"{NAME}: seq={sequence} is longer than the model's {POSITIONS} positions")
+    check_positions(NAME, sequence, POSITIONS)
     if width % min(width, HEAD):
         raise WorkloadError(f"{NAME}: width={width} is not a multiple of {HEAD}")
 

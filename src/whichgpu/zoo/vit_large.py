@@ -4,6 +4,7 @@ Settings: https://github.com/facebookresearch/mae, FINETUNE.md (ViT-Large) and m
 weight decay 0.05 (none for biases and norms), learning rates that fall from layer to layer by 0.75 (so each layer has
 parameter groups of its own), stochastic depth 0.2, automatic mixed precision with a gradient scaler, no clipping. Mixup
 changes labels only and is left out; so is the global average in place of the class token.
+Read there (FINETUNE.md, 2026-12): batch, decay, fall of rates, stochastic depth, mixed precision. Ours: what is left out.
 Model: Dosovitskiy et al., "An Image is Worth 16x16 Words", table 1 (304 million parameters without the classifier),
 https://arxiv.org/abs/2010.11929; timm `vit_large_patch16_224`. Options: those of `timm:`, and `model` (another architecture with
 the same settings).

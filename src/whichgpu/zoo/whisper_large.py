@@ -4,6 +4,8 @@ Settings: https://github.com/huggingface/transformers, examples/pytorch/speech-r
 checkpointing, 16 clips a batch, learning rate 1e-5, gradients clipped to norm 1 (the Trainer's default), AdamW without
 weight decay. Every clip is padded to 30 s (3000 frames of 128 Mel bands); transcripts have 225 tokens, the longest that are
 generated there. Weights and optimizer state are in float32.
+Read there (2026-12): all of the settings, for Whisper-small and accumulated twice. Ours: the large model, transcripts of
+the longest length throughout.
 Model: Radford et al., "Robust Speech Recognition via Large-Scale Weak Supervision", https://arxiv.org/abs/2212.04356;
 transformers WhisperForConditionalGeneration with the configuration of openai/whisper-large-v3 (1.54 billion parameters).
 Options: those of `hf:`.

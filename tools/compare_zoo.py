@@ -1,0 +1,238 @@
+"""Predicted against measured memory of the zoo at full size; writes docs/zoo.md.
+
+    python tools/compare_zoo.py [--predict [NAMES]]
+
+The measurements (tools/zoo/measured.jsonl, environment.json) come from tools/measure_zoo.py. `--predict` traces the measured
+workloads at the measured batch sizes, which takes PyTorch, the zoo's libraries and minutes, and keeps what is predicted for the
+card that was measured in tools/zoo/predicted.jsonl; without it the page is written from what is kept there. Run it again when a
+rule or a workload changes; a test says when the page does not follow from the files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+from whichgpu import text, workload
+from whichgpu.intervals import MEASURED
+from whichgpu.predictor import Predictor
+from whichgpu.zoo import ENTRIES, SETS
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "zoo.md"
+DATA = ROOT / "tools" / "zoo"
+FIGURES = ("low_bytes", "likely_bytes", "high_bytes", "allocated_bytes")
+
+
+class Point(NamedTuple):
+    """A workload at a batch size: what was measured and what is predicted of it."""
+
+    workload: str
+    batch_size: int
+    measured_bytes: int  # reserved
+    measured_allocated_bytes: int
+    low_bytes: int
+    likely_bytes: int
+    high_bytes: int
+    allocated_bytes: int
+    kind: str
+
+    @property
+    def error(self) -> float:
+        """Of the reserved peak, as a share of what was measured."""
+        return self.likely_bytes / self.measured_bytes - 1
+
+    @property
+    def allocated_error(self) -> float:
+        """Of the allocated peak."""
+        return self.allocated_bytes / self.measured_allocated_bytes - 1
+
+    @property
+    def inside(self) -> bool:
+        """Whether the measured peak lies in the predicted interval."""
+        return self.low_bytes <= self.measured_bytes <= self.high_bytes
+
+
+def rows(name: str) -> list[dict[str, Any]]:
+    """The rows of a file of data."""
+    return [json.loads(line) for line in (DATA / name).read_text(encoding="utf-8").splitlines()]
+
+
+def predict(name: str, batch_size: int) -> dict[str, Any]:
+    """What is predicted of a workload at a batch size on the card that was measured, with all its memory free."""
+    with Predictor(workload.parse(name), cache=True, on_progress=None, exact=True) as predictor:
+        predictor.model(MEASURED)
+        predictor.check(batch_size, MEASURED)
+        estimate = predictor.estimate(MEASURED)
+        interval = estimate.interval(batch_size)
+        info = predictor.info()
+        return {
+            "name": name,
+            "batch_size": batch_size,
+            "low_bytes": interval.low_bytes,
+            "likely_bytes": interval.likely_bytes,
+            "high_bytes": interval.high_bytes,
+            "allocated_bytes": estimate.model.replay(batch_size).peak_allocated_bytes,
+            "kind": info.kind,
+            "torch": info.torch_version,
+        }
+
+
+def predict_all(only: Sequence[str]) -> None:
+    """Predict what was measured, or some of it, and keep that; what is kept of others stays."""
+    path = DATA / "predicted.jsonl"
+    kept = {(row["name"], row["batch_size"]): row for row in (rows(path.name) if path.exists() else ())}
+    for name, batch_size in _measured():
+        if not only or name.partition("?")[0] in only:
+            kept[name, batch_size] = predict(name, batch_size)
+            print(json.dumps(kept[name, batch_size]), flush=True)
+            lines = [json.dumps(kept[key]) + "\n" for key in _measured() if key in kept]
+            path.write_text("".join(lines), encoding="utf-8")
+
+
+def _measured() -> list[tuple[str, int]]:
+    """Workloads and batch sizes that ran, in the zoo's order."""
+    order = list(ENTRIES)
+    ran = {(row["name"], row["batch_size"]) for row in rows("measured.jsonl") if row["kind"] == "ok"}
+    return sorted(ran, key=lambda pair: (order.index(pair[0].partition("?")[0]), *pair))
+
+
+def points() -> list[Point]:
+    """What was measured beside what is predicted."""
+    measured = {(row["name"], row["batch_size"]): row for row in rows("measured.jsonl") if row["kind"] == "ok"}
+    predicted = {(row["name"], row["batch_size"]): row for row in rows("predicted.jsonl")}
+    return [
+        Point(
+            *key,
+            measured[key]["peak_reserved_bytes"],
+            measured[key]["peak_allocated_bytes"],
+            *(predicted[key][figure] for figure in FIGURES),
+            predicted[key]["kind"],
+        )
+        for key in _measured()
+    ]
+
+
+# ---- the page -----------------------------------------------------------------------------------------
+
+
+def page() -> str:
+    """docs/zoo.md."""
+    found = points()
+    parts = [_head(found)]
+    for name in ("2020", "2026"):
+        members = [one for one in found if name in ENTRIES[one.workload.partition("?")[0]].sets]
+        parts.append(
+            f"## {SETS[name][0].upper()}{SETS[name][1:]} (`--set {name}`)\n\n{_table(members)}\n\n{_summary(members)}"
+        )
+    return "\n\n".join((*parts, _misses(found), _missing())) + "\n"
+
+
+def _head(found: Sequence[Point]) -> str:
+    around = json.loads((DATA / "environment.json").read_text(encoding="utf-8"))
+    packages = ", ".join(f"{name} {version}" for name, version in around["packages"].items() if version)
+    traced = ", ".join(dict.fromkeys(row["torch"] for row in rows("predicted.jsonl")))
+    return f"""# The zoo at full size: predicted against measured
+
+Every workload of the sets 2020 and 2026, as it is in the zoo, was run for five steps on one {around["gpu"]}
+({text.format_bytes(around["total_bytes"])}, CUDA {around["cuda"]}, cuDNN {around["cudnn"]}; {packages}; {around["date"]}), each
+in a process of its own, and is predicted at the same batch size from traces without a GPU (torch {traced}).
+{_share(found)}
+
+- *Reserved* is what PyTorch takes from the card, which decides whether a batch fits; *allocated* is what tensors hold of it.
+- The error is predicted less measured, as a share of what was measured: negative where less was predicted. **Bold**: more than
+  5 % off.
+- *Interval*: whether the measured reserved peak lies between the predicted low and high end.
+
+No rule was tuned on these. How the accuracy of predictions is judged in general: [accuracy](accuracy.md).
+
+```sh
+python tools/measure_zoo.py --out DIR                   # on a machine with a GPU
+python tools/compare_zoo.py --predict                   # without one; writes this page
+```"""
+
+
+def _share(found: Sequence[Point]) -> str:
+    inside, near = sum(one.inside for one in found), sum(abs(one.error) <= 0.05 for one in found)
+    return (
+        f"Of {len(found)} peaks {near} are predicted within 5 %, and {inside} lie inside the predicted interval; the median "
+        f"error is {median(abs(one.error) for one in found):.1%} of reserved and "
+        f"{median(abs(one.allocated_error) for one in found):.1%} of allocated memory."
+    )
+
+
+def _table(found: Iterable[Point]) -> str:
+    lines = [
+        "| workload | batch | reserved: measured | predicted | error | allocated: measured | predicted | error | interval |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---|",
+    ]
+    for one in found:
+        cells = (
+            f"`{one.workload}`",
+            text.format_count(one.batch_size),
+            text.format_bytes(one.measured_bytes),
+            text.format_bytes(one.likely_bytes),
+            _error(one.error),
+            text.format_bytes(one.measured_allocated_bytes),
+            text.format_bytes(one.allocated_bytes),
+            _error(one.allocated_error),
+            "inside" if one.inside else "**outside**",
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _error(error: float) -> str:
+    shown = f"{error:+.1%}".replace("%", " %")
+    return f"**{shown}**" if abs(error) > 0.05 else shown
+
+
+def _summary(found: Sequence[Point]) -> str:
+    worst = max(found, key=lambda one: abs(one.error))
+    return (
+        f"Median error {median(abs(one.error) for one in found):.1%} of reserved, "
+        f"{median(abs(one.allocated_error) for one in found):.1%} of allocated memory; the worst is {worst.error:+.1%}, "
+        f"`{worst.workload}` at {text.format_count(worst.batch_size)}."
+    )
+
+
+def _misses(found: Sequence[Point]) -> str:
+    missed = sorted((one for one in found if not one.inside or abs(one.error) > 0.05), key=lambda one: -abs(one.error))
+    lines = [
+        f"- `{one.workload}` at {text.format_count(one.batch_size)}: reserved {one.error:+.1%}, allocated "
+        f"{one.allocated_error:+.1%}, {'inside' if one.inside else 'outside'} the interval"
+        + (", traced with real tensors" if one.kind == "real-cpu" else "")
+        for one in missed
+    ]
+    return "\n".join(["## Misses", "", *(lines or ["None."])])
+
+
+def _missing() -> str:
+    """What was not measured, or did not run."""
+    done = {row["name"].partition("?")[0] for row in rows("measured.jsonl") if row["kind"] == "ok"}
+    wanted = [name for name, entry in ENTRIES.items() if {"2020", "2026"} & set(entry.sets)]
+    lines = [f"- `{name}`: not measured" for name in wanted if name not in done]
+    lines += [
+        f"- `{row['name']}` at {text.format_count(row['batch_size'])}: {row['kind']} ({row.get('detail', '')})"
+        for row in rows("measured.jsonl")
+        if row["kind"] != "ok"
+    ]
+    return "\n".join(["## Attempts that failed, and workloads that were not measured", "", *(lines or ["None."])])
+
+
+def main() -> None:
+    """Predict if asked to, then write the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--predict", nargs="*", metavar="NAME", help="predict again, all or these workloads")
+    arguments = parser.parse_args()
+    if arguments.predict is not None:
+        predict_all(arguments.predict)
+    PAGE.write_text(page(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
