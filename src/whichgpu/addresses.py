@@ -13,9 +13,10 @@ _REGION_PAGES = 16  # of address space, that the driver takes at once
 _LAST_PAGE = 1 << 28  # regions go downwards from here
 # What a new context leaves: pages above the last, and how many, oldest first.
 _CONTEXT_HOLES = ((244, 12), (207, 1))
-# What the loading of the first kernels leaves below the newer one, in every recorded process that ran kernels; there it
-# came after four to eight segments.
-_LOADING_PAGES, _LOADED_AFTER = 207, 8
+# What the first kernels leave below the newer one: random numbers did not, what came next did, in six recorded processes.
+_LOADING_PAGES = 207
+# What each handle of cuBLAS takes, just before its workspace.
+_CUBLAS_PAGES = 32
 
 
 class _Region:
@@ -69,8 +70,8 @@ class Addresses:
     room than that, so below all others at first. A segment goes into the smallest hole of the newest region that has
     one for it, else into a new region. A region that is empty again is given up; those that a process starts with are not.
     So it was for all of 4,725 segments of random sizes, made and freed in random order, on an NVIDIA H200 (driver
-    580.159.04); of other cards and drivers this is not known. A process that runs kernels gets one more hole: when is
-    only roughly known, so that 180 of 184 recorded training steps reserve to the byte what they did.
+    580.159.04); of other cards and drivers this is not known. A process that runs kernels gets one more hole, and each
+    handle of cuBLAS takes a segment: see `load`. What else the driver takes for itself on the way is not modelled.
 
     Addresses here are in units of `unit_bytes`, and `apart` units longer than they are for each page, so that two
     segments never touch.
@@ -83,16 +84,14 @@ class Addresses:
         self._ages_by_room: dict[int, list[int]] = {}  # of the regions with a hole, by the pages of its largest
         self._region_of: dict[int, _Region] = {}  # by the place of a segment
         self._gaps = [(0, _LAST_PAGE)]  # place and pages, by place
-        self._segments = self._made = 0
+        self._made = 0
+        self._loaded = False
         for place, pages in _CONTEXT_HOLES:
             self._add(_Region(self._made, _LAST_PAGE + place, pages, permanent=True))
 
     def place(self, size: int) -> int:
         """The address of a new segment."""
         pages = size // self._page
-        if self._segments == _LOADED_AFTER:
-            self._load()
-        self._segments += 1
         age = max([ages[-1] for room, ages in self._ages_by_room.items() if room >= pages], default=None)
         region = self._new_region(-(-pages // _REGION_PAGES) * _REGION_PAGES) if age is None else self._regions[age]
         place = region.take(pages)
@@ -112,7 +111,12 @@ class Addresses:
         del self._regions[region.age]
         _join(self._gaps, region.place, region.pages)
 
-    def _load(self) -> None:
+    def load(self) -> None:
+        """The process loads something: at first its first kernels, then cuBLAS, once for each of its handles."""
+        if self._loaded:
+            self.place(_CUBLAS_PAGES * self._page)
+            return
+        self._loaded = True
         region = self._regions[len(_CONTEXT_HOLES) - 1]
         _join(region.holes, region.place - _LOADING_PAGES, _LOADING_PAGES)
         self._measured(region)

@@ -290,6 +290,10 @@ class CachingAllocator:
         insort(keys, key)
         pool.blocks[key] = block
 
+    def load(self) -> None:
+        """The process loads something, for which the driver takes memory or gives it back: see `Addresses.load`."""
+        self._addresses.load()
+
     def empty_cache(self) -> None:
         """Give every segment without a live block back to the driver (`torch.cuda.empty_cache`)."""
         for pool in (self._large, self._small):
@@ -532,10 +536,12 @@ class CheckedProgram(tuple[int, ...]):
     """
 
     slots: int  # how many sizes it needs
+    loads: tuple[int, ...]  # the entries before which the process loads something, in order; see `Addresses.load`
 
-    def __new__(cls, program: Iterable[int]) -> CheckedProgram:
+    def __new__(cls, program: Iterable[int], loads: Iterable[int] = ()) -> CheckedProgram:
         """Raises ValueError for a program that no process could run, or that uses a slot again."""
         self = super().__new__(cls, program)
+        self.loads = tuple(loads)
         self.slots = max(map(abs, self), default=0)
         _check_entries(self, self.slots)
         if not _uses_slots_once(self):
@@ -587,7 +593,10 @@ def drive(
     """
     live: dict[int, Block] = {}
     skipped: set[int] = set()
+    loads = program.loads if isinstance(program, CheckedProgram) else ()
     for index, entry in enumerate(program):
+        if index in loads:
+            allocator.load()
         slot = abs(entry) - 1
         if entry > 0:
             if slot in live:
@@ -698,6 +707,7 @@ def _replay_plain(
     edges: dict[int, int] = {}
     segments: dict[int, int] = {}  # size by address
     driver = Addresses(MIN_BLOCK_BYTES, 1)
+    loads = [*reversed(program.loads)] if isinstance(program, CheckedProgram) else []
     requested = peak_requested = allocated = peak_allocated = reserved = peak_reserved = released_cache = 0
     reserved_at = peak_at = failed_at = None
     refused = _ADDRESS_MASK
@@ -729,6 +739,9 @@ def _replay_plain(
                     blocks[entry] = size = size + rest
             else:
                 segment = segment_size(size << _UNIT_BITS) >> _UNIT_BITS
+                while loads and loads[-1] <= index:
+                    loads.pop()
+                    driver.load()
                 if reserved + segment > limit:
                     refused = min(refused, reserved + segment)
                     reserved -= _release_segments(segments, edges, small, large, driver)
@@ -769,6 +782,9 @@ def _replay_plain(
             if size <= _SMALL:
                 if not size:
                     if entry == EMPTY_CACHE:
+                        while loads and loads[-1] <= index:
+                            loads.pop()
+                            driver.load()
                         reserved -= _release_segments(segments, edges, small, large, driver)
                     continue
                 keys = small

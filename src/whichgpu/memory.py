@@ -424,6 +424,17 @@ class _Layout(msgspec.Struct, frozen=True):
     optional: dict[int, list[int]]
 
 
+# Copied by the driver itself, unless they change the type.
+_COPIES = ("aten._to_copy.default", "aten.copy_.default", "aten.clone.default")
+
+
+def _is_kernel(op: Op) -> bool:
+    """Whether an operator runs a kernel on what is on the GPU already; those that make random numbers do not count."""
+    read = [tensor for tensor in op.inputs if tensor.storage >= 0]
+    copied = op.name in _COPIES and all(tensor.dtype == op.outputs[0].dtype for tensor in read if op.outputs)
+    return bool(read) and not copied
+
+
 class _Skeleton:
     """The part of a program that is the same at every batch size, cut where an operator may take temporaries.
 
@@ -438,6 +449,8 @@ class _Skeleton:
         groups: dict[tuple[object, ...], int] = {}
         instructions: list[int] = []
         marks: list[tuple[int, int]] = []
+        # an operator takes memory for its results before it runs, so that only the next one meets what loading changes
+        self._loaded_before = next((index for index, op in enumerate(source.low.ops, 1) if _is_kernel(op)), -1)
         events = source.events
         place = 0
         while place < len(events):
@@ -487,11 +500,14 @@ class _Skeleton:
         taken: list[tuple[int, int]] = []
         kept: set[str] = set()
         searched: set[str] = set()
+        loads: list[int] = []
         for instructions, marks, group, own in self._pieces:
             base = len(out)
             for at, index in marks:
                 op_at.append(base + at)
                 op_index.append(index)
+                if index == self._loaded_before:
+                    loads.append(base + at)
             out += instructions
             if group < 0 or not temporaries[group]:
                 out += own
@@ -507,6 +523,8 @@ class _Skeleton:
                         if temporary.key in kept:
                             continue
                         kept.add(temporary.key)
+                        if temporary.key.startswith(workspaces.CUBLAS):
+                            loads.append(len(out))
                     if temporary.search in searched:
                         continue
                     taken.append((group, number))
@@ -530,4 +548,4 @@ class _Skeleton:
             if temporaries[group][number].optional
             for slot in slots
         }
-        return _Layout(CheckedProgram(out), op_at, op_index, taken, optional)
+        return _Layout(CheckedProgram(out, loads), op_at, op_index, taken, optional)

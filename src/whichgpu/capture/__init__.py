@@ -14,6 +14,7 @@ pretend      makes an ordinary machine look like one with a GPU to the user's co
 pretend_cuda what torch.cuda answers there
 attention    which attention kernel CUDA would take, and what it is called with
 autocast     CUDA's autocast lists, on CPU tensors
+filled       operators of several that fill a new tensor where the input is
 composites   other operators that CUDA splits up differently from the CPU (dropout, batch norm, RNN, ...)
 threads      what the step does in other threads
 stage        all of these around the import of the user's file and around its step

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch._prims_common import suggest_memory_format
 
-from whichgpu.capture import attention, recurrent
+from whichgpu.capture import attention, filled, recurrent
 from whichgpu.capture.autocast import Casts
 from whichgpu.capture.recorder import Recorder
 from whichgpu.capture.recurrent import Recurrent
@@ -43,6 +43,9 @@ class Overrides:
             "ctc_loss.IntList": _ctc_loss_of_lists,
             "softmax.int": _softmax(aten._softmax.default),
             "log_softmax.int": _softmax(aten._log_softmax.default),
+            "one_hot": filled.one_hot,
+            "pad_sequence": filled.pad_sequence,
+            "_pad_packed_sequence": filled.pad_packed_sequence,
         }
         composite |= Recurrent(self.target.sm_count).overrides()
         with warnings.catch_warnings():

@@ -23,7 +23,7 @@ from whichgpu.workspaces import (
     recurrent,
     reductions,
 )
-from whichgpu.workspaces.products import cublas_workspace_bytes
+from whichgpu.workspaces.products import CUBLAS, cublas_workspace_bytes
 from whichgpu.workspaces.records import Capability, Rule, Temporary, facts
 
 RULES: dict[str, Rule] = {
@@ -49,4 +49,4 @@ def temporaries(op: Op, capability: Capability, kept: Collection[str] = ()) -> t
     return tuple(entry for entry in rule(op, capability) if (entry.bytes or entry.search) and entry.key not in kept)
 
 
-__all__ = ["RULES", "Capability", "Temporary", "cublas_workspace_bytes", "facts", "temporaries"]
+__all__ = ["CUBLAS", "RULES", "Capability", "Temporary", "cublas_workspace_bytes", "facts", "temporaries"]

@@ -11,6 +11,8 @@ from __future__ import annotations
 from whichgpu.trace import Op, Tensor
 from whichgpu.workspaces.records import Capability, Rule, Temporary, bytes_of, facts
 
+CUBLAS = "cublas:"  # how the keys of the workspaces of its handles begin
+
 
 def cublas_workspace_bytes(capability: Capability) -> int:
     """Size of the workspace that PyTorch gives each cuBLAS handle."""
@@ -25,7 +27,7 @@ def _thread(op: Op) -> str:
 
 def _matrix_product(op: Op, capability: Capability) -> list[Temporary]:
     found = [Temporary(bytes_of(tensor)) for tensor in op.inputs[-2:] if _needs_copy(tensor)]
-    found.append(Temporary(cublas_workspace_bytes(capability), key=f"cublas:{_thread(op)}"))
+    found.append(Temporary(cublas_workspace_bytes(capability), key=f"{CUBLAS}{_thread(op)}"))
     if _adds_a_bias(op):
         found.append(Temporary(facts()["cublaslt"]["bytes"], key=f"cublaslt:{_thread(op)}"))
     return found
