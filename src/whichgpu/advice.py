@@ -10,6 +10,7 @@ from typing import Literal
 
 import msgspec
 
+from whichgpu import text
 from whichgpu.batch_sizes import MAX_BATCH_SIZE
 from whichgpu.catalogue import Gpu, Price
 from whichgpu.intervals import Estimate, Verdict
@@ -202,6 +203,10 @@ def dtypes_used(trace: Trace) -> tuple[str, ...]:
     return tuple(d for d in trace.facts.get("dtypes", ()) if d == "bfloat16" or d.startswith("float8"))
 
 
+# Steps may keep a few numbers of each, as for a curve.
+_NO_LEAK_BYTES = 1 << 16
+
+
 def caveats(trace: Trace) -> list[str]:
     """What the user should know about how the step was understood."""
     found = []
@@ -211,6 +216,19 @@ def caveats(trace: Trace) -> list[str]:
         found.append(
             "no torch.optim optimizer stepped in the steps that were traced: optimizer state is only counted if the step "
             "keeps it itself; if it steps once in several calls, put the whole accumulation into one step(batch_size)"
+        )
+    elif idle := trace.facts.get("idle_optimizers", 0):
+        those = "one optimizer was made that" if idle == 1 else f"{idle} optimizers were made that"
+        found.append(
+            f"{those} never stepped in the steps that were traced, so that its state and gradients may be missing here; "
+            "if a step of one kind comes once in several calls, put the whole round into one step(batch_size)"
+        )
+    growth_bytes = trace.facts.get("growth_bytes", 0)
+    if growth_bytes > _NO_LEAK_BYTES:
+        found.append(
+            f"each step leaves {text.format_bytes(growth_bytes)} more behind (at batch size {trace.batch_size}), so that a "
+            f"run of more steps than the {trace.steps} that were traced needs more than this: does the step keep a loss or "
+            "outputs with their graph? Keep loss.item() or loss.detach() instead"
         )
     if trace.facts.get("cudnn_benchmark"):
         found.append(

@@ -41,8 +41,8 @@ def fit(
     """Does a batch of the workload fit on each card, and what is the largest that does?
 
     `batch_size`: samples per step, by default the workload's own. `gpus`: names of cards, by default every card with CUDA
-    of the catalogue; cards that are named are answered exactly. `memory_limit_bytes` adds a row for PyTorch's allocator
-    limited to so much. `optimizer` ("adamw", "sgd", ...) replaces that of a library's model or of the zoo. `cache=False`
+    of the catalogue; cards that are named are answered exactly. `memory_limit_bytes` asks about PyTorch's allocator limited
+    to so much, by the rules of the first card that is named, and besides only about cards that are named. `optimizer` ("adamw", "sgd", ...) replaces that of a library's model or of the zoo. `cache=False`
     traces again and keeps nothing on disk. `on_progress` is called with a line now and then. `timeout_s` seconds at most
     may pass while the workload is loaded, and at each batch size that is traced. Raises subclasses of
     WhichGpuError.
@@ -53,14 +53,15 @@ def fit(
     arguments.check_gpus(gpus)
     cards = catalogue.load()
     named = {card.id: card for card in map(cards.find, gpus or ())}  # a card named twice is answered once
-    chosen = list(named.values()) or [card for card in cards.gpus if card.cuda]
+    limited = memory_limit_bytes is not None
+    chosen = list(named.values()) if gpus or limited else [card for card in cards.gpus if card.cuda]
     ref = workload.parse(name)
     if optimizer is not None:
         ref = workload.with_options(ref, {"optimizer": optimizer})
-    exact = bool(gpus) or memory_limit_bytes is not None
+    exact = bool(gpus) or limited
     with Helper() as helper, Predictor(ref, cache=cache, on_progress=on_progress, exact=exact) as predictor:
         limit_card = chosen[0] if gpus else cards.find(DEFAULT_CARD)
-        first = limit_card if memory_limit_bytes is not None else chosen[0]
+        first = limit_card if limited else chosen[0]
         if batch_size is not None:
             predictor.check(batch_size, first.capability)
         predictor.model(first.capability)
@@ -87,9 +88,9 @@ def fit(
             notes=(
                 *predictor.notes(),
                 *_in_general(predictor, exact),
-                *([_limit_note(limit_card)] if memory_limit_bytes is not None else []),
+                *([_limit_note(limit_card)] if limited else []),
                 *_unbounded(row.max_batch_size for row in report),
-                *([] if gpus else advice.left_out(cards.gpus)),
+                *([] if gpus or limited else advice.left_out(cards.gpus)),
             ),
         )
 

@@ -77,7 +77,7 @@ def fit(
         typer.Option(
             "--memory-limit",
             metavar="SIZE",
-            help="Also answer for PyTorch's allocator limited to this: 8GiB, 11g (GiB), 8GB (10^9), bytes.",
+            help="Answer for PyTorch's allocator limited to this (8GiB, 11g (GiB), 8GB (10^9), bytes), besides for each --gpu.",
         ),
     ] = None,
     optimizer: Annotated[
@@ -126,7 +126,7 @@ def explain(
         typer.Option("--batch-size", metavar="N", help="Samples per step; default: the workload's own."),
     ] = None,
     gpu: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option("--gpu", metavar="NAME", help="A card, to say whether it fits and what the largest batch is."),
     ] = None,
     snapshot: Annotated[
@@ -148,13 +148,17 @@ def explain(
     by the rules of the H200, and without limit.
     """
     size = None if batch_size is None else text.parse_batch_size(batch_size)
+    if gpu and len(gpu) > 1:
+        raise InputError(
+            f"explain looks at one card, not at {len(gpu)}; give one --gpu, or ask whichgpu fit about several"
+        )
     from whichgpu import api  # noqa: PLC0415
 
     with _progress(SLOW) as on_progress:
         report = api.explain(
             workload,
             batch_size=size,
-            gpu=gpu,
+            gpu=gpu[0] if gpu else None,
             snapshot=snapshot,
             cache=not no_cache,
             on_progress=on_progress,
@@ -261,7 +265,7 @@ def bench(
     again: Annotated[bool, typer.Option("--again", help="Measure again what is on record.")] = False,
     json: Json = False,
 ) -> None:
-    """Measure on this machine's GPU: the largest batch, its memory, and the speed at it and at its halves.
+    """Measure on the GPU of this machine: largest batch, memory, speed.
 
     The search starts from the prediction; each attempt is a process of its own, and the answer is a batch that
     ran while the next one did not. Every attempt is kept: after an interruption the same command carries on.
@@ -380,6 +384,10 @@ def _mentions(card: Gpu, words: str) -> bool:
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command and exit; `arguments` defaults to those of the process."""
+    if sys.stderr is None:  # closed by whoever started this
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115  (for as long as the process runs)
+    if sys.stdout is None:
+        sys.exit(_fail("output cannot be written: standard output is closed; send it to a file or to /dev/null", 2))
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a name that the terminal cannot show is no error

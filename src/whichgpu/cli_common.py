@@ -13,7 +13,7 @@ import typer
 
 from whichgpu.arguments import TIMEOUT_S
 
-SLOW = f"a step that never ends is ended by --timeout ({TIMEOUT_S:g} s if not set); Ctrl-C ends it now"
+SLOW = f"a step that never ends is ended by --timeout ({TIMEOUT_S:g} s unless set); Ctrl-C ends it now"
 _SLOW_S = 60.0
 WORKLOAD = (
     "file.py:function, package.module:function, timm:NAME, torchvision:NAME, hf:NAME or a name from "
@@ -59,18 +59,41 @@ def discard_output() -> None:
 
 @contextlib.contextmanager
 def progress(slow: str = "") -> Iterator[Callable[[str], None] | None]:
-    """A spinner with the time gone by, on a terminal's stderr only; `slow` is said there once if it takes a minute."""
-    hint = threading.Timer(
-        _SLOW_S, lambda: print(f"still at work after {_SLOW_S:g} s: {slow}", file=sys.stderr, flush=True)
-    )
-    hint.daemon = True
-    if slow:
-        hint.start()
-    try:
-        with _spinner() as on_progress:
+    """A spinner with the time gone by, on a terminal's stderr; elsewhere a line a minute. `slow` is said once, after one."""
+    with _spinner() as spin:
+        minutes = _Minutes(slow, loud=spin is None)
+        minutes.start()
+
+        def on_progress(line: str) -> None:
+            minutes.latest = line
+            if spin is not None:
+                spin(line)
+
+        try:
             yield on_progress
-    finally:
-        hint.cancel()
+        finally:
+            minutes.over.set()
+
+
+class _Minutes(threading.Thread):
+    """Says once a minute what is being done, if `loud`; after the first one also `hint`, if there is one."""
+
+    def __init__(self, hint: str, *, loud: bool) -> None:
+        super().__init__(daemon=True)
+        self.hint = hint
+        self.loud = loud
+        self.latest = ""
+        self.over = threading.Event()
+
+    def run(self) -> None:
+        """Speak until it is over."""
+        seconds, hint = 0.0, self.hint
+        while not self.over.wait(_SLOW_S):
+            seconds += _SLOW_S
+            said = [part for part in (self.latest if self.loud else "", hint) if part]
+            if said:
+                print(f"still at work after {seconds:g} s: {'; '.join(said)}", file=sys.stderr, flush=True)
+            hint = ""
 
 
 @contextlib.contextmanager

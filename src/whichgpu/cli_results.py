@@ -206,7 +206,7 @@ def tables(
     no_cache: NoCache = False,
     json: _Json = False,
 ) -> None:
-    """The tables of 2020 over any workloads and cards: largest batch, throughput, relative speed, verdict.
+    """The tables of 2020: largest batch, throughput, relative, tiers.
 
     Workloads down and cards across; * where not even batch size 1 fits, + where the next larger batch was not tried.
     A card limited to less memory is a column of its own. Measured: what is on record, and the measurements that come

@@ -141,8 +141,8 @@ def spread_in_words(evidence: Evidence) -> str | None:
         return None
     row = fitted(evidence)
     here, elsewhere = (text.format_share(round(1000 * share), 1000) for share in (row.high, row.high_elsewhere))
-    more = "" if here == elsewhere else f" ({elsewhere} on cards other than the measured one)"
-    return f'"fits" leaves {here} free for what {_STEPS[evidence]} may take beyond the prediction{more}'
+    share = here if here == elsewhere else f"{elsewhere} ({here} on the H200, where this was measured)"
+    return f'"fits" and the safe batch leave {share} free for what {_STEPS[evidence]} may take beyond the prediction'
 
 
 def evidence_of(trace: Trace, *, line: bool = False) -> Evidence:

@@ -31,10 +31,10 @@ BatchSizes = tuple[int, int, int]
 FAKE_BATCH_SIZES = (4, 8, 67)
 # Real tensors cost time and memory.
 REAL_BATCH_SIZES = (1, 2, 3)
-# The first ones at which the step runs are taken: some want pairs of samples, multiples of eight or sixteen, or more
-# than one sample, and some have no more than a few.
+# The first ones at which the step runs are taken: some want pairs of samples, multiples of eight, sixteen or sixty-four, or
+# more than one sample, and some have no more than a few.
 _BATCH_SIZES: dict[Kind, tuple[BatchSizes, ...]] = {
-    "fake": (FAKE_BATCH_SIZES, (4, 8, 24), (16, 32, 144), (16, 32, 64)),
+    "fake": (FAKE_BATCH_SIZES, (4, 8, 24), (16, 32, 144), (16, 32, 64), (64, 128, 576), (1, 2, 5)),
     "real-cpu": (REAL_BATCH_SIZES, (2, 4, 6)),
 }
 
@@ -205,7 +205,8 @@ class Tracers:
                 except StepError as error:
                     first = first or error
         assert first is not None
-        raise first
+        tried = [text.format_count(size) for size in sorted(self.failures)]
+        raise first if len(tried) < 2 else StepError(f"{first}; of batch sizes {', '.join(tried)} it ran at none")
 
     def _choices(self, kind: Kind) -> tuple[BatchSizes, ...]:
         """The batch sizes to trace at, those that are tried first before the others."""

@@ -62,6 +62,7 @@ def test_json_keys_of_fit_are_frozen() -> None:
 
     assert ["workload", "batch_size", "basis", "trace", "gpus", "notes"] == list(found)
     keys = ["kind", "affine", "seconds", "cached", "torch_version", "batch_sizes", "failed_batch_sizes"]
+    keys += ["unit", "items_per_sample"]
     assert keys == list(found["trace"])
     for row in found["gpus"]:
         assert [
@@ -187,6 +188,21 @@ def test_caveats_name_what_is_missing() -> None:
     assert ["backward()", "optimizer", "real tensors"] == [
         word for word, line in zip(("backward()", "optimizer", "real tensors"), told, strict=True) if word in line
     ]
+
+
+def test_caveats_name_what_never_ends_or_never_began() -> None:
+    """Memory that every step leaves behind is told with its size, and optimizers that never stepped with their number."""
+    grows = advice.caveats(make_trace(TRAINING, 4, facts={"growth_bytes": 100 << 20}))
+    one = advice.caveats(make_trace(TRAINING, 4, facts={"idle_optimizers": 1}))
+    two = advice.caveats(make_trace(TRAINING, 4, facts={"idle_optimizers": 2}))
+    numbers = advice.caveats(make_trace(TRAINING, 4, facts={"growth_bytes": 512}))
+
+    assert 1 == len(grows) == len(one) == len(two)
+    assert "100 MiB" in grows[0]
+    assert "batch size 4" in grows[0]
+    assert "one optimizer" in one[0]
+    assert "2 optimizers" in two[0]
+    assert [] == numbers
 
 
 def test_dtypes_that_decide_are_told() -> None:

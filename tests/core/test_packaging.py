@@ -52,7 +52,7 @@ def test_the_licence_is_in_the_wheel(wheel: zipfile.ZipFile) -> None:
 
 def test_the_command_is_installed(wheel: zipfile.ZipFile) -> None:
     """The wheel brings the command `whichgpu`."""
-    assert "whichgpu = whichgpu.cli:main" in metadata(wheel, "entry_points.txt")
+    assert "whichgpu = whichgpu.__main__:main" in metadata(wheel, "entry_points.txt")
 
 
 def test_the_changelog_speaks_of_this_version() -> None:

@@ -472,6 +472,55 @@ def test_a_known_mask_picks_from_unknown_numbers(tracing: Tracing) -> None:
     assert 4 * 600 * 600 * 4 in {storage.bytes for storage in tracing.trace(setup, 8, steps=1).storages}
 
 
+# ---- what three steps cannot show ----------------------------------------------------------------------
+
+
+def test_what_every_step_leaves_behind_is_seen(tracing: Tracing) -> None:
+    """Outputs that are kept with their graph are counted by the step; optimizer state and a replaced buffer are not."""
+
+    def keeping(keep: bool) -> Any:
+        def setup(device: torch.device) -> Step:
+            model = nn.Linear(256, 256, device=device)
+            optimizer = torch.optim.Adam(model.parameters())
+            kept: list[torch.Tensor] = []
+
+            def step(batch_size: int) -> None:
+                output = model(torch.randn(batch_size, 256, device=device))
+                output.sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                kept[:] = [*kept, output.detach()] if keep else [output.detach()]
+
+            return step
+
+        return setup
+
+    assert 1024 * 256 * 4 == tracing.trace(keeping(keep=True), 1024).facts["growth_bytes"]
+    assert 0 == tracing.trace(keeping(keep=False), 1024).facts["growth_bytes"]
+
+
+def test_optimizers_that_never_step_are_counted(tracing: Tracing) -> None:
+    """Of two optimizers, the one that waits for the fifth call is idle; one that was thrown away counts no more."""
+
+    def setup(device: torch.device) -> Step:
+        model = nn.Linear(8, 8, device=device)
+        often, seldom = (torch.optim.SGD(model.parameters(), 0.1) for _ in range(2))
+        torch.optim.SGD(model.parameters(), 0.1)
+        calls = iter(range(10))
+
+        def step(batch_size: int) -> None:
+            model(torch.randn(batch_size, 8, device=device)).sum().backward()
+            often.step()
+            if next(calls) == 4:
+                seldom.step()
+
+        return step
+
+    made = tracing.trace(setup)
+    assert 1 == made.facts["idle_optimizers"]
+    assert 3 == made.facts["optimizer_steps"]
+
+
 # ---- size -----------------------------------------------------------------------------------------------
 
 

@@ -10,6 +10,7 @@ Not covered: custom CUDA extensions, and what `refusals` names.
 from __future__ import annotations
 
 import functools
+import weakref
 from typing import Any
 
 import torch
@@ -40,6 +41,7 @@ class Pretence:
         self.target = target
         self.backward_calls = 0
         self.optimizer_steps = 0
+        self.idle_optimizers: set[int] = set()  # ids of those that were made and have not stepped yet
         self.compiled = False
         self.gradient_storages: dict[int, int] = {}  # id of the parameter by storage
         self.state_storages: dict[int, int] = {}
@@ -347,12 +349,22 @@ class Pretence:
         def before_step(optimizer: Any, args: Any, kwargs: Any) -> None:
             recorder.phase = "optimizer"
             self.optimizer_steps += 1
+            self.idle_optimizers.discard(id(optimizer))
             self._note_gradients(optimizer)
 
         def after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
             recorder.phase = "other"
             self._note_state(optimizer)
 
+        plain_init = torch.optim.Optimizer.__init__
+
+        @functools.wraps(plain_init)
+        def init(optimizer: Any, *args: Any, **kwargs: Any) -> None:
+            plain_init(optimizer, *args, **kwargs)
+            self.idle_optimizers.add(id(optimizer))
+            weakref.finalize(optimizer, self.idle_optimizers.discard, id(optimizer)).atexit = False
+
+        self.set(torch.optim.Optimizer, "__init__", init)
         self._hooks.append(torch_optimizer.register_optimizer_step_pre_hook(before_step))
         self._hooks.append(torch_optimizer.register_optimizer_step_post_hook(after_step))
         plain_call = torch.nn.Module.__call__

@@ -6,6 +6,7 @@ import gc
 import os
 import time
 import traceback
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 import torch
@@ -20,6 +21,8 @@ from whichgpu.errors import DataDependentError, StepError, WorkloadError
 
 # The first makes the optimizer's state, the second shows it together with activations, the third that it is steady.
 STEPS = 3
+# Steps that leave the same behind, but for what follows the data.
+_ALIKE = 0.1
 
 
 def capture(
@@ -203,7 +206,7 @@ def _finish(
         storages=storages,
         events=tuple((int(kind), argument) for kind, argument in events),
         notes=tuple(recorder.notes),
-        facts=_facts(recorder, pretence, ops),
+        facts=_facts(recorder, pretence, ops) | {"growth_bytes": _growth_bytes(events, storages)},
         seconds=time.perf_counter() - started,
     )
 
@@ -214,6 +217,7 @@ def _facts(recorder: Recorder, pretence: Pretence, ops: tuple[trace.Op, ...]) ->
     return {
         "backward_calls": pretence.backward_calls,
         "optimizer_steps": pretence.optimizer_steps,
+        "idle_optimizers": len(pretence.idle_optimizers),
         "compiled": pretence.compiled,
         "same_for": sorted(recorder.same_for),
         "dtypes": sorted(dtypes),
@@ -221,6 +225,26 @@ def _facts(recorder: Recorder, pretence: Pretence, ops: tuple[trace.Op, ...]) ->
         "tf32_convolution": bool(torch.backends.cudnn.allow_tf32),
         "cudnn_benchmark": bool(torch.backends.cudnn.benchmark),
     }
+
+
+def _growth_bytes(events: Iterable[tuple[int, int]], storages: Sequence[trace.Storage]) -> int:
+    """What each step leaves behind, where all do alike; 0 where the last left no more than the one before it.
+
+    What the first step leaves has the optimizer's state in it, so that the two after it are compared.
+    """
+    live, ends = 0, []
+    for kind, argument in events:
+        if kind == trace.EventKind.STEP:
+            ends.append(live)  # of set-up, then of each step but the last
+        elif kind == trace.EventKind.ALLOC:
+            live += storages[argument].bytes
+        elif kind == trace.EventKind.FREE:
+            live -= storages[argument].bytes
+    ends.append(live)
+    if len(ends) < 4:
+        return 0
+    before, last = ends[-2] - ends[-3], ends[-1] - ends[-2]
+    return last if last > 0 and abs(last - before) <= _ALIKE * last else 0
 
 
 def _tensor(raw: tuple[Any, ...]) -> trace.Tensor:

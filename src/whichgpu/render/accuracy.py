@@ -153,7 +153,7 @@ def _largest(report: AccuracyReport) -> _Table:
         f"{text.format_percent(found.safe_share)} of the true one in the middle. Of {found.out_of_memory} batches that ran out "
         f"of memory, {found.said_to_fit} are said to fit."
     )
-    columns = ("Largest batch", "Limit>", "Likely>", "Safe>", "True>", "Error>")
+    columns = ("Step", "Limit>", "Likely>", "Safe>", "True>", "Error>")
     return _Table("Largest batch under a limit", note, columns, rows)
 
 

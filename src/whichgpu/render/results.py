@@ -33,7 +33,7 @@ _WIDE = 100
 def print_results(measurements: Sequence[Measurement], console: Console) -> None:
     """Print measurements in the order in which they were made, and what environments they were made in."""
     if not measurements:
-        console.print("No measurement on record is like that. `whichgpu bench` measures on a GPU.")
+        console.print("No measurement on record, or none that was asked for. `whichgpu bench` measures on a GPU.")
         return
     print_title("Measurements", "measured", console)
     environments = list(dict.fromkeys(map(_environment, measurements)))
