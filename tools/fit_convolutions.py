@@ -66,7 +66,7 @@ def main() -> None:
     trees, search_trees = fit(sample(asked) + sample(more), cudnn.needs), fit(sample(searched), cudnn_search.needs)
     body = {
         "source": SOURCE, "features": cudnn.FEATURES, "formulas": cudnn.FORMULAS, "trees": trees,
-        "answers": exceptions(trees, asked, cudnn.needs), "search_formulas": cudnn_search.FORMULAS,
+        "answers": exceptions(trees, [*more, *asked], cudnn.needs), "search_formulas": cudnn_search.FORMULAS,
         "search_trees": search_trees, "search_answers": exceptions(search_trees, searched, cudnn_search.needs),
     }  # fmt: skip
     TABLE.write_bytes(gzip.compress(json.dumps(body, separators=(",", ":")).encode(), 9, mtime=0))
@@ -87,7 +87,7 @@ def answers(*names: str) -> list[list[Row]]:
 
 
 def networks() -> tuple[list[list[Row]], list[list[Row]]]:
-    """Those of many more networks: what the trees are fitted to besides, and a seventh of the shapes to check them on."""
+    """Those of many more networks: what counts besides, and a seventh of the shapes that is left for a check."""
     asked = answers("more")
     shapes = sorted({shape(rows[0].problem) for rows in asked})
     left_out = set(random.Random(0).sample(shapes, len(shapes) // LEFT_OUT))
