@@ -6,8 +6,9 @@ split, or one for each of the tiles that an H200 works on at once; operands tran
 each direction, precision and layout leads from a shape to such a formula. It was fitted to what the heuristics answer about
 the convolutions of 22,780 shapes and of 280 networks more (cuDNN 9.19 on an H200; the card's recorded workspaces are the
 same but for 1 in 100), and the convolutions of well-known networks that it gets wrong are kept beside it as they were
-answered, by batch size (of six batch sizes between those, 80 % come out right, and 69 % by the trees). Both lie in data/convolutions.json.gz, made by tools/fit_convolutions.py, whose `--check` prints the
-errors on shapes left out.
+answered, by batch size. At batch sizes between those that were asked about, 80 % of the kept come out right, and 69 % would by
+the trees. Both lie in data/convolutions.json.gz, made by tools/fit_convolutions.py, whose `--check` prints the errors on
+shapes left out.
 
 For other cards than Hopper and other versions of cuDNN the same table is used; that is not measured.
 """
