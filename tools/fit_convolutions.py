@@ -2,8 +2,9 @@
 
     python tools/fit_convolutions.py [--check]
 
-Reads what cuDNN's heuristics answer on an H200 (heuristics, dense and most.jsonl.gz in tools/workspace_grid, from
-tools/query_cudnn.py) and writes src/whichgpu/data/convolutions.json.gz. Splits and leaves are chosen so that the error, as a share of the
+Reads what cuDNN's heuristics answer on an H200 (heuristics, dense, more and most.jsonl.gz in tools/workspace_grid, from
+tools/query_cudnn.py; more.jsonl.gz is that of --ask dense --shapes workspace_grid/more_convs.json) and writes
+src/whichgpu/data/convolutions.json.gz. Splits and leaves are chosen so that the error, as a share of the
 bytes that a convolution touches, is least. `--check` instead leaves a fifth of the shapes out and prints the errors on
 them; then it compares the package's data with the workspaces that were recorded while convolutions ran
 (tools/workspace_grid/measured.jsonl.gz, from tools/measure_workspaces.py).
@@ -34,6 +35,7 @@ SOURCE = "tools/query_cudnn.py on an NVIDIA H200: torch 2.11.0+cu130, cuDNN 9.19
 DTYPES = {"tf32": "tf32", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 BATCHES = 5  # of each shape at most, for the trees
 DEPTH, LEAST, GAIN = 40, 2, 0.01
+LEFT_OUT = 7  # one shape in so many of more.jsonl.gz is for --check only
 MOST_AT = 32  # the batch size of `most` in heuristics.jsonl.gz
 RARE = 4  # formulas that are best for no more rows are left out
 CLOSE_BYTES, CLOSE = 1 << 20, 0.004  # a workspace this near is as good as right: bytes, and share of what is touched
@@ -57,13 +59,14 @@ def main() -> None:
     parser.add_argument("--check", action="store_true")
     arguments = parser.parse_args()
     asked, searched = answers(), largest_answers()
+    more, left_out = networks()
     if arguments.check:
-        check(asked, searched)
+        check(asked, searched, left_out)
         return
-    trees, search_trees = fit(sample(asked), cudnn.needs), fit(sample(searched), cudnn_search.needs)
+    trees, search_trees = fit(sample(asked) + sample(more), cudnn.needs), fit(sample(searched), cudnn_search.needs)
     body = {
         "source": SOURCE, "features": cudnn.FEATURES, "formulas": cudnn.FORMULAS, "trees": trees,
-        "answers": exceptions(trees, asked, cudnn.needs), "search_formulas": cudnn_search.FORMULAS,
+        "answers": exceptions(trees, [*more, *asked], cudnn.needs), "search_formulas": cudnn_search.FORMULAS,
         "search_trees": search_trees, "search_answers": exceptions(search_trees, searched, cudnn_search.needs),
     }  # fmt: skip
     TABLE.write_bytes(gzip.compress(json.dumps(body, separators=(",", ":")).encode(), 9, mtime=0))
@@ -73,13 +76,25 @@ def main() -> None:
 # ---- rows ---------------------------------------------------------------------------------------------------------
 
 
-def answers() -> list[list[Row]]:
+def answers(*names: str) -> list[list[Row]]:
     """What PyTorch takes: for each problem without its batch size, a row for each batch size, rising."""
     return gathered(
         (record, direction, batch, size)
-        for record in records("heuristics", "dense")
+        for record in records(*(names or ("heuristics", "dense")))
         for direction, sizes in zip(directions(record["t"]), record.get("bytes_all", record["bytes"]), strict=True)
         for batch, size in zip(record["n"], sizes, strict=True)
+    )
+
+
+def networks() -> tuple[list[list[Row]], list[list[Row]]]:
+    """Those of many more networks: what counts besides, and a seventh of the shapes that is left for a check."""
+    asked = answers("more")
+    shapes = sorted({shape(rows[0].problem) for rows in asked})
+    left_out = set(random.Random(0).sample(shapes, len(shapes) // LEFT_OUT))
+    chosen = [shape(rows[0].problem) in left_out for rows in asked]
+    return (
+        [rows for rows, out in zip(asked, chosen, strict=True) if not out],
+        [rows for rows, out in zip(asked, chosen, strict=True) if out],
     )
 
 
@@ -268,13 +283,15 @@ def straight(points: list[tuple[int, int]]) -> bool:
 # ---- check --------------------------------------------------------------------------------------------------------
 
 
-def check(asked: list[list[Row]], searched: list[list[Row]]) -> None:
+def check(asked: list[list[Row]], searched: list[list[Row]], left_out: list[list[Row]]) -> None:
     """Errors on shapes left out, and against what was recorded."""
+    print("by the package, on shapes of other networks that it was not fitted to")
+    report([(cudnn.workspace_bytes(one.problem), one) for one in sample(left_out)])
     for title, all_rows, needs in (("", asked, cudnn.needs), (", the largest", searched, cudnn_search.needs)):
         shapes = sorted({shape(rows[0].problem) for rows in all_rows})
-        left_out = set(random.Random(0).sample(shapes, len(shapes) // 5))
-        trees = fit(sample(rows for rows in all_rows if shape(rows[0].problem) not in left_out), needs)
-        rows = sample(rows for rows in all_rows if shape(rows[0].problem) in left_out)
+        fifth = set(random.Random(0).sample(shapes, len(shapes) // 5))
+        trees = fit(sample(rows for rows in all_rows if shape(rows[0].problem) not in fifth), needs)
+        rows = sample(rows for rows in all_rows if shape(rows[0].problem) in fifth)
         print(f"by the trees, on shapes left out{title}")
         report([(by_tree(trees, one.problem, needs), one) for one in rows])
     print("by the package, on recorded workspaces")
