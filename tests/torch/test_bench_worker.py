@@ -196,7 +196,7 @@ def test_a_workload_that_cannot_be_loaded(tmp_path: Path) -> None:
 
 
 def test_all_ends_when_the_client_is_killed(tmp_path: Path) -> None:
-    """When whoever measures is killed outright, the measuring process and the attempt in flight end by themselves."""
+    """When whoever measures is killed outright, the measuring process, the attempt in flight and their files go by themselves."""
     code = f"""
 import sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
@@ -204,7 +204,9 @@ from pathlib import Path
 from test_bench_worker import Client
 Client(Path({str(tmp_path)!r}), timeout_s=300.0).run(13)
 """
-    process = subprocess.Popen([sys.executable, "-c", code])
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    process = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "TMPDIR": str(scratch)})
     deadline = time.monotonic() + 60
     while (
         len(started := psutil.Process(process.pid).children(recursive=True)) < 3
@@ -212,10 +214,12 @@ Client(Path({str(tmp_path)!r}), timeout_s=300.0).run(13)
         assert time.monotonic() < deadline
         assert process.poll() is None
         time.sleep(0.1)
+    assert list(scratch.glob("whichgpu-*"))
     process.kill()
     process.wait()
     _, alive = psutil.wait_procs(started, timeout=10)
     assert [] == alive
+    assert [] == list(scratch.glob("whichgpu-*"))
 
 
 def test_only_torch_is_needed(tmp_path: Path) -> None:
