@@ -101,7 +101,8 @@ class Attempts:
         """Begin to load the workload, without waiting for it."""
         self._worker = WorkerProcess(self._command, "the measuring process", BenchError)
         self._started = time.monotonic()
-        self._worker.send({"workload": msgspec.to_builtins(self._ref)})
+        directory = str(self._worker.directory)
+        self._worker.send({"workload": msgspec.to_builtins(self._ref), "directory": directory})
 
     def loaded(self) -> Loaded:
         """What the workload says of itself, once it is loaded; raises what loading raised."""

@@ -11,7 +11,7 @@ does, and three of them end the search.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from whichgpu.batch_sizes import MAX_BATCH_SIZE
@@ -25,6 +25,7 @@ _MULTIPLES = (2, 4, 8, 16, 32)  # that steps are known to insist on
 # cases, since what is measured there corrects the prediction.
 _BELOW = (0.02, 0.15, 0.5)
 _ABOVE = 0.02  # how far above one that fits to look first, in shares of it, when every guess turned out too low
+_NEAR = 0.03  # up to where above the largest that fits a line is trusted, in shares of it
 _FURTHEST = 32  # times the largest that fits: no line is trusted beyond
 
 
@@ -171,9 +172,16 @@ class Search:
         guesses = self._guesses(low, high)
         if guesses and self._slow < 2:
             return self._note_guess(max(guesses[0], low + 1))
-        if self._guessed == high:
-            return high - 1  # a guess that was corrected by measurements is seldom far off
+        if self._is_just_below(low, high):
+            return high - 1
         return (low + high) // 2
+
+    def _is_just_below(self, low: int, high: int) -> bool:
+        """Whether the best guess is refuted but not far off, as one of a corrected prediction or of a line from near by."""
+        if not self._guess(()):
+            return self._guessed == high and high - low <= max(2, int(_NEAR * low))
+        best = [self._rung(size) for size in self._guess(self._fits())[:1]]
+        return self._guessed == high or (self._slow < 2 and best >= [high])
 
     def _guesses(self, low: int, high: int) -> list[int]:
         """The guesses, as rungs, that nothing has refuted."""
@@ -239,15 +247,23 @@ def line_guess(limit_bytes: int) -> Guess:
         measured = [one for one in fits if one.allocated_bytes is not None and one.reserved_bytes]
         if len(measured) < 2:
             return ()
-        last = measured[-1]
+        before, last = measured[-2:]
         assert last.allocated_bytes is not None
         assert last.reserved_bytes
-        # what is reserved beyond what is allocated shrinks when memory gets tight
+        # What is reserved beyond what is allocated shrinks when memory gets tight; where more than expected fits, the rest of
+        # the way is halved.
         usable = 0.97 if last.reserved_bytes > 0.8 * limit_bytes else last.allocated_bytes / last.reserved_bytes
-        met = _meet(measured[-2], last, int(usable * limit_bytes))
-        return (_FURTHEST * last.batch_size if met is None else max(met, last.batch_size),)
+        halfway = (1 + last.allocated_bytes / limit_bytes) / 2
+        most = _FURTHEST * last.batch_size  # where memory does not grow
+        sizes = [_meet(before, last, int(share * limit_bytes)) or most for share in (usable, halfway)]
+        sizes.append(_meet(_by_reserved(before), _by_reserved(last), limit_bytes) or 0)
+        return [size for size in sizes if size > last.batch_size] or [last.batch_size]
 
     return guess
+
+
+def _by_reserved(one: Seen) -> Seen:
+    return replace(one, allocated_bytes=one.reserved_bytes)
 
 
 def _meet(one: Seen, other: Seen, limit_bytes: int) -> int | None:

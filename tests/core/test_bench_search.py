@@ -140,6 +140,7 @@ def test_powers_of_two(capacity: int, start: int | None) -> None:
     base_error=st.floats(-0.02, 0.02),
     sample_error=st.floats(-0.02, 0.02),
 )
+@example(base=0, per_sample=96812788, base_error=0.0, sample_error=-0.01953125)
 def test_a_good_prediction_needs_few_attempts(
     base: int, per_sample: int, base_error: float, sample_error: float
 ) -> None:
@@ -183,6 +184,27 @@ def test_without_a_prediction(largest: int) -> None:
     tried = run(search, under(memory), memory)
     assert largest == search.largest
     assert len(tried) <= 8
+
+
+@pytest.mark.parametrize("usable", [0.95, 0.975, 0.99, 0.999])
+@pytest.mark.parametrize("largest", [130, 982, 5000])
+def test_without_a_prediction_there_is_no_crawling(largest: int, usable: float) -> None:
+    """However much of the limit tensors can fill in the end, halving ends the search where nothing is predicted."""
+
+    def memory(size: int) -> int:
+        return int(usable * LIMIT * (0.03 + 0.97 * size / largest))
+
+    search = Search(line_guess(LIMIT), first=32)
+    tried = 0
+    while (size := search.next()) is not None:
+        tried += 1
+        if size <= largest:
+            allocated = memory(size)
+            search.tell(size, "fits", allocated, min(int(1.2 * allocated), LIMIT))
+        else:
+            search.tell(size, "too large", None, None)
+    assert (largest, True) == (search.largest, search.exact)
+    assert tried <= 16
 
 
 def test_the_maximum_is_tried_and_ends_the_search() -> None:

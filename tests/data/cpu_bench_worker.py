@@ -10,6 +10,9 @@ from typing import Any
 import torch
 
 from whichgpu.bench_worker import attempt, card, server
+from whichgpu.capture import dynamo
+
+dynamo.stand_in()  # nothing here needs the real one, which takes as long to import as torch
 
 
 class CpuCard(card.Gpu):

@@ -137,17 +137,15 @@ def test_attempts_share_nothing(client: Client) -> None:
     assert ["ok", "ok"] == [client.run(20).outcome, client.run(20).outcome]
 
 
-def test_a_hang_is_ended_with_its_children(tmp_path: Path) -> None:
+def test_a_hang_is_ended_with_its_children(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """At the time limit the attempt and what it started are killed, and the measuring process goes on."""
-    client = Client(tmp_path, timeout_s=1.5)
-    try:
+    with monkeypatch.context() as patch:
+        patch.setattr(client.attempts, "_timeout_s", 1.5)
         said = client.run(13)
-        assert "hang" == said.outcome
-        assert "did not finish within 1.5 s and was ended (step 1 of 3)" == said.message
-        assert [] == [p for p in psutil.process_iter(["name", "ppid"]) if p.info["name"] == "sleep" and orphan(p)]
-        assert "ok" == client.run(5).outcome
-    finally:
-        client.attempts.close()
+    assert "hang" == said.outcome
+    assert "did not finish within 1.5 s and was ended (step 1 of 3)" == said.message
+    assert [] == [p for p in psutil.process_iter(["name", "ppid"]) if p.info["name"] == "sleep" and orphan(p)]
+    assert "ok" == client.run(5).outcome
 
 
 def orphan(process: psutil.Process) -> bool:
@@ -196,15 +194,20 @@ def test_a_workload_that_cannot_be_loaded(tmp_path: Path) -> None:
 
 
 def test_all_ends_when_the_client_is_killed(tmp_path: Path) -> None:
-    """When whoever measures is killed outright, the measuring process and the attempt in flight end by themselves."""
+    """When whoever measures is killed outright, the measuring process, the attempt in flight and their files go by themselves."""
+    (tmp_path / "steps.py").write_text(STEPS, encoding="utf-8")
     code = f"""
 import sys
-sys.path.insert(0, {str(Path(__file__).parent)!r})
-from pathlib import Path
-from test_bench_worker import Client
-Client(Path({str(tmp_path)!r}), timeout_s=300.0).run(13)
+from whichgpu import workload
+from whichgpu.bench_attempts import Attempts
+ref = workload.parse({str(tmp_path / "steps.py")!r})
+worker = (sys.executable, "-P", {str(WORKER)!r})
+attempts = Attempts(ref, gpu_index=0, steps=3, time_budget_s=2.0, timeout_s=300.0, worker=worker)
+attempts.run("fit", 13, None, lambda _: None)
 """
-    process = subprocess.Popen([sys.executable, "-c", code])
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    process = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "TMPDIR": str(scratch)})
     deadline = time.monotonic() + 60
     while (
         len(started := psutil.Process(process.pid).children(recursive=True)) < 3
@@ -212,10 +215,12 @@ Client(Path({str(tmp_path)!r}), timeout_s=300.0).run(13)
         assert time.monotonic() < deadline
         assert process.poll() is None
         time.sleep(0.1)
+    assert list(scratch.glob("whichgpu-*"))
     process.kill()
     process.wait()
     _, alive = psutil.wait_procs(started, timeout=10)
     assert [] == alive
+    assert [] == list(scratch.glob("whichgpu-*"))
 
 
 def test_only_torch_is_needed(tmp_path: Path) -> None:

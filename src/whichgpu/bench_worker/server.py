@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import shutil
 import signal
 import sys
 import time
@@ -37,7 +38,8 @@ def main() -> None:
     first = requests.next()
     if first is None:
         return
-    server = _Server(fd, requests, json.loads(first)["workload"])
+    asked = json.loads(first)
+    server = _Server(fd, requests, asked["workload"], asked["directory"])
     signal.signal(signal.SIGTERM, lambda *_: server.leave())
     server.run()
 
@@ -45,10 +47,11 @@ def main() -> None:
 class _Server:
     """Loads the workload, then answers attempts one by one."""
 
-    def __init__(self, fd: int, requests: Lines, reference: dict[str, Any]) -> None:
+    def __init__(self, fd: int, requests: Lines, reference: dict[str, Any], directory: str) -> None:
         self.fd = fd
         self.requests = requests
         self.reference = reference
+        self.directory = directory
         self.child: Child | None = None
 
     def run(self) -> None:
@@ -86,9 +89,10 @@ class _Server:
         return workload if why_no_fork() else prepare(workload)
 
     def leave(self) -> NoReturn:
-        """End together with the attempt in flight."""
+        """End together with the attempt in flight and the client's scratch directory; the client may be gone."""
         if self.child is not None:
             self.child.kill()
+        shutil.rmtree(self.directory, ignore_errors=True)
         os._exit(0)
 
     def _supervise(self, child: Child, timeout_s: float) -> dict[str, Any]:
