@@ -79,6 +79,7 @@ def predict(name: str, batch_size: int) -> dict[str, Any]:
             "allocated_bytes": estimate.model.replay(batch_size).peak_allocated_bytes,
             "kind": info.kind,
             "torch": info.torch_version,
+            "affine": info.affine,
         }
 
 
