@@ -79,6 +79,7 @@ def predict(name: str, batch_size: int) -> dict[str, Any]:
             "allocated_bytes": estimate.model.replay(batch_size).peak_allocated_bytes,
             "kind": info.kind,
             "torch": info.torch_version,
+            "affine": info.affine,
         }
 
 
@@ -114,6 +115,7 @@ def points() -> list[Point]:
             predicted[key]["kind"],
         )
         for key in _measured()
+        if key in predicted
     ]
 
 
@@ -216,12 +218,18 @@ def _missing() -> str:
     done = {row["name"].partition("?")[0] for row in rows("measured.jsonl") if row["kind"] == "ok"}
     wanted = [name for name, entry in ENTRIES.items() if {"2020", "2026"} & set(entry.sets)]
     lines = [f"- `{name}`: not measured" for name in wanted if name not in done]
+    known = {(row["name"], row["batch_size"]) for row in rows("predicted.jsonl")}
+    lines += [
+        f"- `{name}` at {text.format_count(size)}: not predicted"
+        for name, size in _measured()
+        if (name, size) not in known
+    ]
     lines += [
         f"- `{row['name']}` at {text.format_count(row['batch_size'])}: {row['kind']} ({row.get('detail', '')})"
         for row in rows("measured.jsonl")
         if row["kind"] != "ok"
     ]
-    return "\n".join(["## Attempts that failed, and workloads that were not measured", "", *(lines or ["None."])])
+    return "\n".join(["## Attempts that failed, and what was not measured or not predicted", "", *(lines or ["None."])])
 
 
 def main() -> None:

@@ -39,7 +39,8 @@ os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "2")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 GIB = 2**30
-PACKAGES = ("torch", "torchvision", "timm", "transformers", "peft", "triton", "numpy", "nvidia-cudnn-cu13")
+PACKAGES = ("torch", "torchvision", "timm", "transformers", "peft", "diffusers", "scipy", "triton", "numpy",
+            "nvidia-cudnn-cu13")  # fmt: skip
 ALONE_BY_DEFAULT = [
     "convnet_fp32",
     "bert128_fp32",
@@ -63,7 +64,7 @@ MEMORY_WORDS = ("out of memory", "ALLOC_FAILED", "unable to find an engine")
 class Job:
     """One attempt: what a child is told."""
 
-    kind: str  # measure, ops, attempt or probe
+    kind: str  # measure, ops, attempt or probe; zoo: a workload of the zoo (tools/measure_zoo.py)
     name: str = ""
     batch_size: int = 0
     device: str = "cuda"
@@ -120,6 +121,10 @@ def _probe(device: str) -> dict[str, Any]:
 def _work(job: Job) -> dict[str, Any]:
     if job.kind == "probe":
         return {"row": _probe(job.device), "blob": None}
+    if job.kind == "zoo":
+        from measure_zoo import measure
+
+        return {"row": measure(job.name, job.batch_size, job.device), "blob": None}
     import torch
 
     import truth
@@ -367,7 +372,9 @@ def _import_all(names: set[str]) -> None:
             print(f"IMPORT FAILED {module}: {type(error).__name__}: {error} (its steps will fail)", flush=True)
 
 
-def _environment(probe: dict[str, Any], arguments: argparse.Namespace, fork: bool) -> dict[str, Any]:
+def measured_with(probe: dict[str, Any], arguments: argparse.Namespace, fork: bool) -> dict[str, Any]:
+    """The environment of a run: card, driver, libraries, and how it was called."""
+
     def version(package: str) -> str | None:
         try:
             return importlib.metadata.version(package)
@@ -504,7 +511,8 @@ class Session:
         blob = answer.get("blob")
         if blob is not None:
             row["stored"] = self.output.packed("ops.jsonl.xz" if job.kind == "ops" else "events.jsonl.xz", blob)
-        file = "attempts.jsonl" if job.kind == "attempt" else "alone.jsonl" if job.alone else "truth.jsonl"
+        usual = "alone.jsonl" if job.alone else "truth.jsonl"
+        file = {"attempt": "attempts.jsonl", "zoo": "zoo.jsonl"}.get(job.kind, usual)
         self.output.row(file, row)
         self._say(row, answer)
         if child.search is not None:
@@ -565,7 +573,7 @@ def _known_peaks(arguments: argparse.Namespace) -> dict[str, list[tuple[int, int
     return known
 
 
-def _probe_in_child(arguments: argparse.Namespace, folder: Path) -> tuple[dict[str, Any], bool]:
+def probe_in_child(arguments: argparse.Namespace, folder: Path) -> tuple[dict[str, Any], bool]:
     """The GPU's facts, and whether a forked child can use CUDA (else each child is a new Python)."""
     for fork in (False,) if arguments.fresh else (True, False):
         children = Children(1, folder, fork)
@@ -597,9 +605,9 @@ def main() -> None:
         cases = [case for case in cases if not case.name.startswith("cuda_literal")]
     _import_all({case.name for case in cases})
     with tempfile.TemporaryDirectory() as temporary:
-        probe, fork = _probe_in_child(arguments, Path(temporary))
+        probe, fork = probe_in_child(arguments, Path(temporary))
         mode = "_max_batch" if arguments.max_batch else "_alone" if arguments.alone else ""
-        environment = _environment(probe, arguments, fork)
+        environment = measured_with(probe, arguments, fork)
         (arguments.out / f"environment{mode}.json").write_text(json.dumps(environment, indent=1) + "\n")
         print(json.dumps(environment), flush=True)
         sizes = {case.name: ((2, 3) if arguments.tiny else case.batch_sizes) for case in cases}

@@ -1,29 +1,29 @@
 """Measures workloads of the zoo at full size on a GPU: peak memory, every attempt in a process of its own.
 
-    python3 tools/measure_zoo.py --out DIR [--only NAMES] [--budget-s 280]
+    python3 tools/measure_zoo.py --out DIR [--only NAMES] [--budget-s 480]
 
 Writes DIR/zoo.jsonl, a row an attempt: peaks allocated and reserved over five steps, and after each step, and the
-environment in DIR/environment.json. Attempts share the GPU as far as their expected memory allows. Models of several
-billion weights are built on the GPU instead of on the CPU and moved, which takes minutes. Needs PyTorch and the zoo's
-libraries; a workload whose library is missing is reported as an error and the rest goes on.
+environment in DIR/environment.json. Attempts share the GPU as far as their expected memory allows; they are scheduled, ended
+and recorded by tools/measure_truth.py. Models of several billion weights are built on the GPU instead of on the CPU and moved,
+which takes minutes. Needs PyTorch and the zoo's libraries; a workload whose library is missing is reported as an error and the
+rest goes on. `--attempt NAME=BATCH` measures that instead, as in `--attempt 'graphsage?nodes=1000=8' --device cpu`, a rehearsal.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-import importlib.metadata
 import json
-import os
-import subprocess
-import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-ROOM_GIB = 132
+import measure_truth
+from measure_truth import Children, Job, Output, Session
+
 STEPS = 5
-PACKAGES = ("torch", "torchvision", "timm", "transformers", "peft", "diffusers", "scipy", "nvidia-cudnn-cu13")
+DEFAULT_GIB = 16
 
 
 class Attempt(NamedTuple):
@@ -64,6 +64,34 @@ ATTEMPTS = (
     Attempt("mamba2-370m", 4, 70),
     Attempt("llava-7b-lora", 8, 90),
     Attempt("llama3-8b", 4, 90),
+    Attempt("deeplabv3", 4, 14),
+    Attempt("yolo-v3", 4, 12),
+    Attempt("pix2pix-hd", 1, 30),
+    Attempt("stylegan", 4, 18),
+    Attempt("mask-rcnn", 2, 14),
+    Attempt("transformer-big", 64, 12),
+    Attempt("conv-seq2seq", 64, 12),
+    Attempt("unsup-mt", 32, 14),
+    Attempt("mt-dnn", 4, 16),
+    Attempt("nasnet-large", 8, 20),
+    Attempt("bert-base", 32, 10),
+    Attempt("bert-finetune", 12, 14),
+    Attempt("deeplabv3", 12, 34),
+    Attempt("yolo-v3", 24, 32),
+    Attempt("pix2pix-hd", 2, 50),
+    Attempt("stylegan", 10, 36),
+    Attempt("mask-rcnn", 8, 36),
+    Attempt("transformer-big", 256, 22),
+    Attempt("conv-seq2seq", 256, 22),
+    Attempt("unsup-mt", 256, 30),
+    Attempt("mt-dnn", 16, 30),
+    Attempt("nasnet-large", 24, 40),
+    Attempt("bert-base", 128, 24),
+    Attempt("bert-finetune", 48, 34),
+    Attempt("transformer-big?attention=eager&seq=128", 64, 40),
+    Attempt("unsup-mt?attention=eager&seq=128", 32, 40),
+    Attempt("mt-dnn?attention=eager", 4, 30),
+    Attempt("deeplabv3", 1, 10),
 )
 BUILT_ON_THE_GPU = ("llama3", "llava", "olmoe", "olmo2", "sdxl")
 
@@ -100,84 +128,45 @@ def measure(name: str, batch_size: int, device: str) -> dict[str, Any]:
     return row
 
 
-def child(name: str, batch_size: int, device: str) -> None:
-    """One attempt: a line of JSON, also where it failed."""
-    try:
-        row = {"kind": "ok", **measure(name, batch_size, device)}
-    except BaseException as error:  # whatever went wrong is the result
-        text = " ".join(f"{type(error).__name__}: {error}".split())
-        row = {"kind": "oom" if "out of memory" in text else "error", "detail": text[:400]}
-    print("ROW " + json.dumps({"name": name, "batch_size": batch_size, **row}), flush=True)
-    os._exit(0)
+def _jobs(arguments: argparse.Namespace) -> list[Job]:
+    attempts = [a for a in ATTEMPTS if not arguments.only or a.name.partition("?")[0] in arguments.only]
+    if arguments.attempt:
+        pairs = [given.rpartition("=") for given in arguments.attempt]
+        attempts = [Attempt(name, int(size), DEFAULT_GIB) for name, _, size in pairs]
+    return [
+        Job("zoo", a.name, a.batch_size, device=arguments.device, timeout_s=arguments.timeout_s, room_gib=a.gib)
+        for a in attempts
+    ]
 
 
-def environment() -> dict[str, Any]:
-    """What the measurements were made with."""
-    import torch
-
-    def version(package: str) -> str | None:
-        try:
-            return importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            return None
-
-    card = torch.cuda.get_device_properties(0) if torch.cuda.is_available() else None
-    return {
-        "gpu": card and card.name,
-        "total_bytes": card and card.total_memory,
-        "cuda": torch.version.cuda,
-        "cudnn": torch.backends.cudnn.version(),
-        "packages": {package: version(package) for package in PACKAGES},
-        "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-    }
-
-
-def main() -> None:
-    """Start attempts as long as there is room and time; write each row as it comes."""
-    if sys.argv[1:2] == ["--child"]:
-        child(sys.argv[2], int(sys.argv[3]), sys.argv[4])
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--only", nargs="*", help="names of workloads")
+    parser.add_argument("--attempt", nargs="*", metavar="NAME=BATCH", help="measure this instead")
     parser.add_argument("--jobs", type=int, default=6)
-    parser.add_argument("--budget-s", type=float, default=280, help="start nothing after this, end all 60 s later")
-    parser.add_argument("--device", default="cuda")
-    arguments = parser.parse_args()
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    (arguments.out / "environment.json").write_text(json.dumps(environment(), indent=1) + "\n")
+    parser.add_argument("--budget-s", type=float, default=480, help="start nothing after this many seconds")
+    parser.add_argument("--grace-s", type=float, default=60, help="then end what still runs (default 60)")
+    parser.add_argument("--timeout-s", type=float, default=240, help="limit of one attempt (default 240)")
+    parser.add_argument("--fresh", action="store_true", help="a new Python for each attempt instead of a fork")
+    parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"), help="cpu: a rehearsal")
+    parser.add_argument("--verbose", action="store_true", help="print the log of a failed attempt")
+    return parser
+
+
+def main() -> None:
+    """Measure what is asked for as long as there is room and time."""
     begun = time.monotonic()
-    waiting = [a for a in ATTEMPTS if not arguments.only or a.name.partition("?")[0] in arguments.only]
-    running: dict[Attempt, subprocess.Popen[str]] = {}
-    while waiting or running:
-        late = time.monotonic() - begun - arguments.budget_s
-        if late > 0:
-            waiting = []
-        for attempt in list(waiting):
-            room = ROOM_GIB - sum(other.gib for other in running)
-            if len(running) < arguments.jobs and attempt.gib <= room:
-                waiting.remove(attempt)
-                command = [sys.executable, __file__, "--child", attempt.name, str(attempt.batch_size), arguments.device]
-                log = arguments.out / f"{attempt.name.partition('?')[0]}-{attempt.batch_size}.err"
-                running[attempt] = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log.open("w"), text=True)
-        for attempt, process in list(running.items()):
-            if late > 60 and process.poll() is None:
-                process.kill()
-            if process.poll() is not None:
-                del running[attempt]
-                _take(attempt, process, arguments.out, time.monotonic() - begun)
-        time.sleep(0.05)
-
-
-def _take(attempt: Attempt, process: subprocess.Popen[str], folder: Path, elapsed: float) -> None:
-    assert process.stdout is not None
-    found = [line[4:] for line in process.stdout.read().splitlines() if line.startswith("ROW ")]
-    failed = {"name": attempt.name, "batch_size": attempt.batch_size, "kind": "died", "detail": process.returncode}
-    row = json.loads(found[-1]) if found else failed
-    with (folder / "zoo.jsonl").open("a") as stream:
-        stream.write(json.dumps(row) + "\n")
-    peaks = [row.get("peak_allocated_bytes"), row.get("peak_reserved_bytes")]
-    shown = " ".join(f"{peak / 2**30:.2f}" for peak in peaks if peak is not None)
-    print(f"{elapsed:6.1f} {row['kind']} {row['name']} {row['batch_size']} {shown} {row.get('detail', '')}", flush=True)
+    arguments = _parser().parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as temporary:
+        probe, fork = measure_truth.probe_in_child(arguments, Path(temporary))
+        environment = measure_truth.measured_with(probe, arguments, fork)
+        (arguments.out / "environment.json").write_text(json.dumps(environment, indent=1) + "\n")
+        children = Children(arguments.jobs, Path(temporary), fork)
+        session = Session(arguments, children, Output(arguments.out), begun)
+        session.run([(job, None) for job in _jobs(arguments)], {}, None)
+    print(f"{session.elapsed():.0f} s, {session.tally}")
 
 
 if __name__ == "__main__":

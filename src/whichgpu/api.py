@@ -16,6 +16,7 @@ from whichgpu.advice import FitReport, FitRow, RankReport, TraceInfo
 from whichgpu.arguments import TIMEOUT_S
 from whichgpu.batch_sizes import MAX_BATCH_SIZE
 from whichgpu.closeup import look_at, with_remedy
+from whichgpu.errors import InputError
 from whichgpu.explanation import ExplainReport
 from whichgpu.overheads import context_bytes
 from whichgpu.predictor import Predictor, Progress
@@ -202,28 +203,35 @@ def explain(
 def rank(
     names: Sequence[str],
     *,
+    gpus: Sequence[str] | None = None,
     cache: bool = True,
     on_progress: Progress | None = None,
     timeout_s: float = TIMEOUT_S,
 ) -> RankReport:
     """Which cards train these workloads, and what do they cost? Best first.
 
-    `names` is a list; the other arguments are those of `fit`. Raises subclasses of WhichGpuError.
+    `names` is a list; without `gpus` all cards are ranked; the other arguments are those of `fit`. Raises subclasses of
+    WhichGpuError.
     """
     arguments.check_names(names)
+    arguments.check_gpus(gpus)
     refs = list({ref.text: ref for ref in map(workload.parse, names)}.values())
     cards = catalogue.load()
-    chosen = [card for card in cards.gpus if card.cuda]
+    wanted = None if gpus is None else {cards.find(gpu).id for gpu in gpus}
+    chosen = [card for card in cards.gpus if card.cuda and (wanted is None or card.id in wanted)]
+    if not chosen:
+        raise InputError(f"no card of those asked for has CUDA: {', '.join(gpus or ())}")
     answers: dict[str, dict[str, advice.Largest]] = {}
     traces: dict[str, TraceInfo] = {}
     notes: list[str] = []
     with Helper() as helper:
-        for ref in refs:
-            with Predictor(ref, cache=cache, on_progress=on_progress) as predictor:
-                largest = _largest_on_each(predictor, helper, chosen, on_progress)
+        for number, ref in enumerate(refs, 1):
+            told_of = _part(number, len(refs), on_progress)
+            with Predictor(ref, cache=cache, on_progress=told_of) as predictor:
+                largest = _largest_on_each(predictor, helper, chosen, told_of)
                 most = max(chosen, key=lambda card: largest[card.id].batch_size)
                 if predictor.confirm(largest[most.id].batch_size, most.capability):
-                    largest = _largest_on_each(predictor, helper, chosen, on_progress)
+                    largest = _largest_on_each(predictor, helper, chosen, told_of)
                 answers[ref.text] = largest
                 traces[ref.text] = predictor.info()
                 told = (*predictor.notes(), *_unbounded(one.batch_size for one in largest.values()))
@@ -234,8 +242,15 @@ def rank(
         basis="predicted",
         traces=traces,
         gpus=advice.ranked(chosen, answers, prices),
-        notes=tuple(dict.fromkeys((*notes, *advice.left_out(cards.gpus)))),
+        notes=tuple(dict.fromkeys((*notes, *(advice.left_out(cards.gpus) if gpus is None else [])))),
     )
+
+
+def _part(number: int, count: int, on_progress: Progress | None) -> Progress | None:
+    """Who hears of the progress of one of several workloads: each line says which of them it is."""
+    if on_progress is None or count == 1:
+        return on_progress
+    return lambda line: on_progress(f"{number} of {count}: {line}")
 
 
 def _largest_on_each(

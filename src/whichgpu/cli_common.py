@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -15,6 +16,8 @@ from whichgpu.arguments import TIMEOUT_S
 
 SLOW = f"a step that never ends is ended by --timeout ({TIMEOUT_S:g} s unless set); Ctrl-C ends it now"
 _SLOW_S = 60.0
+_BAR_WIDTH = 12
+_PART = re.compile(r"(\d+) of (\d+): ")
 WORKLOAD = (
     "file.py:function, package.module:function, timm:NAME, torchvision:NAME, hf:NAME or a name from "
     "`whichgpu zoo`; options follow a ?, as in timm:resnet50?precision=fp16."
@@ -59,7 +62,10 @@ def discard_output() -> None:
 
 @contextlib.contextmanager
 def progress(slow: str = "") -> Iterator[Callable[[str], None] | None]:
-    """A spinner with the time gone by, on a terminal's stderr; elsewhere a line a minute. `slow` is said once, after one."""
+    """A spinner, a bar and the time gone by, on a terminal's stderr; elsewhere a line a minute. `slow` is said once, after one.
+
+    The bar follows lines that begin with their part of the whole, as in "3 of 12: deeplabv3 on T4".
+    """
     with _spinner() as spin:
         minutes = _Minutes(slow, loud=spin is None)
         minutes.start()
@@ -101,11 +107,19 @@ def _spinner() -> Iterator[Callable[[str], None] | None]:
     if not sys.stderr.isatty():
         yield None
         return
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415
 
     from whichgpu import render  # noqa: PLC0415
 
-    columns = (SpinnerColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
+    text = TextColumn("{task.description}", markup=False)
+    columns = (SpinnerColumn(), BarColumn(_BAR_WIDTH), TimeElapsedColumn(), text)
     with Progress(*columns, console=render.make_console(sys.stderr), transient=True) as progress:
         task = progress.add_task("looking for traces", total=None)
-        yield lambda line: progress.update(task, description=line)
+
+        def show(line: str) -> None:
+            part = _PART.match(line)
+            progress.update(task, description=line)
+            if part is not None:
+                progress.update(task, completed=int(part[1]) - 1, total=int(part[2]))
+
+        yield show

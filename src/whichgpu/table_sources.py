@@ -126,7 +126,7 @@ def _beside_published(
         raise InputError(f"nothing is published of any workload of the set; it has {', '.join(expand((), sets))}")
     found = tables.select(found, lines=list(chosen.values()))
     cards = [catalogue.load().find(card.gpu_id or card.gpu).name for card in found.cards]
-    return comparison.compare(api.rank(list(chosen), cache=cache, on_progress=on_progress), cards, found)
+    return comparison.compare(api.rank(list(chosen), gpus=cards, cache=cache, on_progress=on_progress), cards, found)
 
 
 def _in_the_article() -> list[str]:
@@ -150,7 +150,9 @@ def _predicted(workloads: Sequence[str], gpus: Sequence[str], cache: bool, on_pr
     if not workloads:
         raise InputError("name the workloads to predict, as in: whichgpu tables max-batch resnet50 --source predicted")
     names = [catalogue.load().find(gpu).name for gpu in gpus]  # a wrong name is told before the work, not after it
-    return tables.from_rank(api.rank(workloads, cache=cache, on_progress=on_progress), names or None)
+    return tables.from_rank(
+        api.rank(workloads, gpus=names or None, cache=cache, on_progress=on_progress), names or None
+    )
 
 
 def _measured(results_file: Path | None) -> Figures:

@@ -183,6 +183,28 @@ def test_cards_that_are_left_out_are_counted(world: World) -> None:
     assert said not in api.fit("bert-base", gpus=["H200"]).notes
 
 
+def test_only_named_cards_are_ranked(world: World) -> None:
+    """A ranking of named cards answers as that of all does, for these; a name that is none of a card with CUDA is told."""
+    every = {row.gpu: row for row in api.rank(["bert-base"]).gpus}
+    report = api.rank(["bert-base"], gpus=["t4", "RTX 4090", "T4"])
+    assert {"T4", "RTX 4090"} == {row.gpu for row in report.gpus}
+    assert [every[row.gpu].max_batch_size for row in report.gpus] == [row.max_batch_size for row in report.gpus]
+    with pytest.raises(InputError, match="no card of those asked for has CUDA: MI300X"):
+        api.rank(["bert-base"], gpus=["MI300X"])
+    with pytest.raises(InputError, match="is an empty list"):
+        api.rank(["bert-base"], gpus=[])
+
+
+def test_progress_of_several_workloads_says_which(world: World) -> None:
+    """Each line names its part of the whole; of one workload there is none."""
+    lines: list[str] = []
+    api.rank(["bert-base", "resnet50"], gpus=["T4"], on_progress=lines.append)
+    assert {"1 of 2", "2 of 2"} == {line.partition(": ")[0] for line in lines}
+    lines.clear()
+    api.rank(["bert-base"], gpus=["T4"], on_progress=lines.append)
+    assert [] == [line for line in lines if line.startswith("1 of")]
+
+
 def test_an_estimate_for_all_cards_says_that_a_named_one_is_exact(world: World) -> None:
     """The two answers differ, and the note says which to believe."""
     world.bucket = 16

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -61,6 +62,7 @@ OPTIONS = {
         "--gpu",
         "--baseline",
         "--source",
+        "--beside",
         "--power-of-two",
         "--results",
         "--format",
@@ -430,6 +432,27 @@ def test_progress_is_shown_on_a_terminal_only() -> None:
     assert "tracing batch 4: step 1 of 3" in seen
     assert done.stdout.startswith(b"resnet50, batch size 64")
     assert b"\x1b" not in done.stdout
+
+
+BAR = """
+from whichgpu.cli_common import progress
+with progress() as on_progress:
+    on_progress("2 of 4: w on T4 (1 of 9)")
+    on_progress("4 of 4: v on T4 (1 of 9)")
+"""
+
+
+def test_a_bar_shows_how_many_workloads_are_done() -> None:
+    """Of a line that begins with its part of the whole, the bar is as full as what came before."""
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80"}
+    done = subprocess.run([sys.executable, "-c", BAR], stderr=theirs, env=environment, check=False)
+    os.close(theirs)
+    seen = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", os.read(ours, 1 << 16).decode())
+    os.close(ours)
+    assert 0 == done.returncode
+    assert "━━━━━━━━━" in seen.split("4 of 4")[0].rpartition("\n")[2]
+    assert "4 of 4: v on T4 (1 of 9)" in seen
 
 
 def test_the_page_of_the_command_line_is_fresh() -> None:

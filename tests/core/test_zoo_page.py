@@ -1,0 +1,44 @@
+"""docs/zoo.md and docs/2020.md: what they say follows from the data and the options that they name."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+import compare_2020
+import compare_zoo
+from whichgpu import workload
+from whichgpu.zoo import ENTRIES
+
+
+def test_the_page_is_up_to_date() -> None:
+    """docs/zoo.md is generated; else run tools/compare_zoo.py again."""
+    assert compare_zoo.page() == compare_zoo.PAGE.read_text(encoding="utf-8")
+
+
+def test_every_workload_of_both_sets_is_measured_and_predicted() -> None:
+    """Each of the two sets' workloads is there at one batch size or more, and every prediction is of a measurement."""
+    wanted = {name for name, entry in ENTRIES.items() if {"2020", "2026"} & set(entry.sets)}
+    found = {one.workload.partition("?")[0] for one in compare_zoo.points()}
+    assert wanted == found
+    measured = {(row["name"], row["batch_size"]) for row in compare_zoo.rows("measured.jsonl")}
+    predicted = [(row["name"], row["batch_size"]) for row in compare_zoo.rows("predicted.jsonl")]
+    assert set() == set(predicted) - measured
+    assert len(set(predicted)) == len(predicted)
+
+
+def test_misses_are_shown() -> None:
+    """What is more than 5 % off or outside its interval is bold in the table and listed below it."""
+    page = compare_zoo.page()
+    missed = [one for one in compare_zoo.points() if not one.inside or abs(one.error) > 0.05]
+    listed = re.findall(r"^- `(.+)` at ([\d,]+): reserved", page, re.MULTILINE)
+    assert {(one.workload, f"{one.batch_size:,}") for one in missed} == set(listed)
+    assert sum(not one.inside for one in missed) == page.count("| **outside** |")
+
+
+@pytest.mark.parametrize("name", compare_2020.VARIANTS)
+def test_the_page_of_2020_shows_every_variant(name: str) -> None:
+    """docs/2020.md has a row for each variant that tools/compare_2020.py predicts, and the variant can be named."""
+    assert name == workload.parse(name).text
+    assert f"| `{name}` |" in compare_2020.PAGE.read_text(encoding="utf-8")
