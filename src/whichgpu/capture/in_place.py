@@ -66,6 +66,21 @@ def is_kept(func: Any, args: Any) -> bool:
     )
 
 
+def shallow(gradient: Tensor) -> Tensor:
+    """A sparse tensor of the same indices and values."""
+    return aten._sparse_coo_tensor_with_dims_and_tensors.default(
+        gradient.sparse_dim(),
+        gradient.dense_dim(),
+        gradient.shape,
+        gradient._indices(),
+        gradient._values(),
+        dtype=gradient.dtype,
+        layout=torch.sparse_coo,
+        device=torch.device("cpu"),  # what it is to C++
+        is_coalesced=gradient.is_coalesced(),
+    )
+
+
 def _caller(frame: FrameType | None) -> FrameType | None:
     """The frame of the code that called the operator: the innermost that is not the recorder's."""
     while frame is not None and frame.f_code.co_filename in _RECORDER:

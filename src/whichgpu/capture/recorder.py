@@ -163,14 +163,7 @@ class Recorder(TorchDispatchMode):
             elif self.phase == "backward" and in_place.is_made_up(func):
                 kwargs = {**kwargs, "device": "cuda"}
             elif self.phase == "backward" and in_place.is_kept(func, args):
-                kept = args[0]
-                return torch.sparse_coo_tensor(
-                    kept._indices(),
-                    kept._values(),
-                    kept.shape,
-                    is_coalesced=kept.is_coalesced(),
-                    check_invariants=False,
-                )
+                return in_place.shallow(args[0])
             return self._dispatch_one(func, types, args, kwargs)
 
     def _dispatch_one(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
