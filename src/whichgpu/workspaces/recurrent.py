@@ -14,7 +14,6 @@ from whichgpu.workspaces.records import ITEM_BYTES, Capability, Rule, Temporary,
 from whichgpu.workspaces.reductions import accumulator_bytes, reduction
 
 _KINDS = {0: "plain", 1: "plain", 2: "lstm", 3: "gru"}  # cudnnRNNMode_t
-_SMALL_GRADIENTS = 14  # rows of hidden size that the other kernel takes more; between 12 and 16 where it was measured
 
 
 class _Layers(NamedTuple):
@@ -81,8 +80,11 @@ def _steps(of: _Layers) -> int:
     if not of.packed:
         of_input, of_hidden, of_sample = 1, of_hidden + of.ways, of_sample + 4 * all_layers
     if _is_small(of):
-        more, once, by_layer = figures["small"]
-        of_hidden, of_sample = of_hidden + more, of_sample + once + by_layer * all_layers
+        alone, deeper, once, by_layer = figures["small"]
+        of_hidden, of_sample = (
+            of_hidden + (alone if of.layers == 1 else deeper),
+            of_sample + once + by_layer * all_layers,
+        )
     return int(of.rows * (of_hidden * of.hidden + of_input * of.width) + of.samples * of_sample * of.hidden)
 
 
@@ -98,7 +100,8 @@ def _gradients(of: _Layers) -> int:
     if not of.packed:
         of_input, of_hidden, of_sample = of_input + 2, of_hidden + 2 * of.ways, of_sample + 8 * of.ways
     if _is_small(of):
-        of_hidden += _SMALL_GRADIENTS
+        more, by_sample = of.figures["small_gradients"]
+        of_hidden, of_sample = of_hidden + more, of_sample + by_sample * of.ways
     return int(of.rows * (of_hidden * of.hidden + of_input * of.width) + of.samples * of_sample * of.hidden)
 
 
