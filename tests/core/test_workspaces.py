@@ -318,8 +318,8 @@ def test_sample_of_the_measured_grid() -> None:
 
 
 def test_recurrent_workspaces() -> None:
-    """Layers measured on an H200, padded and packed: LSTM and GRU half to within 0.01 %, nine in ten within 1 %, none taken
-    for 10 % less than they are; plain ones within 60 %."""
+    """Layers measured on an H200, padded and packed: LSTM and GRU half to within 0.01 %, nine in ten within 1 %, all within
+    11 %; plain ones within 60 %."""
     errors: dict[bool, list[float]] = {True: [], False: []}
     for line in (DATA / "measured_rnn.jsonl").read_text("utf-8").splitlines():
         mode, dtype, layers, both, steps, samples, width, hidden, forward, _, *packing = json.loads(line)
@@ -340,7 +340,7 @@ def test_recurrent_workspaces() -> None:
     assert len(gated) >= 1000
     assert gated[len(gated) // 2] <= 0.0001
     assert gated[len(gated) * 9 // 10] <= 0.01
-    assert min(errors[False]) >= -0.1
+    assert max(gated) <= 0.11
     assert max(map(abs, errors[True])) <= 0.6
 
 

@@ -20,7 +20,7 @@ class _Layers(NamedTuple):
     """What the workspace of recurrent layers depends on."""
 
     kind: str
-    item_bytes: int
+    dtype: str
     rows: int  # steps of all samples together
     samples: int
     width: int
@@ -47,7 +47,7 @@ def _layers(op: Op) -> _Layers:
     layers, ways = int(op.attributes["num_layers"]), 2 if op.attributes.get("bidirectional") else 1
     return _Layers(
         kind=_KINDS[int(op.attributes["mode"])],
-        item_bytes=ITEM_BYTES[tensor.dtype],
+        dtype=tensor.dtype,
         rows=prod(tensor.shape[:-1]),
         samples=_samples(op, layers * ways),
         width=tensor.shape[-1],
@@ -63,7 +63,9 @@ def workspace_bytes(op: Op) -> int:
     of = _layers(op)
     elements = of.weights + (_plain(of) if of.kind == "plain" else max(_steps(of), _gradients(of)))
     figures = facts()["cudnn_rnn"]
-    return int(figures["layer_bytes"]) * of.layers * of.ways + int(figures["bytes"]) + int(of.item_bytes * elements)
+    return (
+        int(figures["layer_bytes"]) * of.layers * of.ways + int(figures["bytes"]) + int(ITEM_BYTES[of.dtype] * elements)
+    )
 
 
 def _plain(of: _Layers) -> float:
@@ -108,7 +110,7 @@ def _gradients(of: _Layers) -> int:
 def _is_small(of: _Layers) -> bool:
     """Whether cuDNN takes its kernel for few hidden units."""
     figures = facts()["cudnn_rnn"]
-    alone = of.kind == "lstm" and of.item_bytes == 2 and of.layers == of.ways == 1
+    alone = of.kind == "lstm" and of.dtype == "float16" and of.layers == of.ways == 1
     border = figures["small_hidden_of_one_float16_layer" if alone else "small_hidden"]
     return not of.packed and bool(of.hidden <= border)
 
