@@ -318,28 +318,30 @@ def test_sample_of_the_measured_grid() -> None:
 
 
 def test_recurrent_workspaces() -> None:
-    """Layers measured on an H200: median within 6 %, and nine in ten LSTM and GRU layers within 12 %."""
-    errors = []
+    """Layers measured on an H200, padded and packed: LSTM and GRU half to within 0.01 %, nine in ten within 1 %, all within
+    11 %; plain ones within 60 %."""
+    errors: dict[bool, list[float]] = {True: [], False: []}
     for line in (DATA / "measured_rnn.jsonl").read_text("utf-8").splitlines():
-        mode, dtype, layers, both, steps, samples, width, hidden, forward, _ = json.loads(line)
-        if mode == "RNN":
-            continue
+        mode, dtype, layers, both, steps, samples, width, hidden, forward, _, *packing = json.loads(line)
         one = op(
             "_cudnn_rnn.default",
-            Tensor((steps, samples, width), dtype),
+            Tensor((packing[1], width) if packing else (steps, samples, width), dtype),
             Tensor((layers * (1 + both), samples, hidden), dtype),
-            mode={"LSTM": 2, "GRU": 3}[mode],
+            mode={"RNN": 1, "LSTM": 2, "GRU": 3}[mode],
             hidden_size=hidden,
             num_layers=layers,
             bidirectional=bool(both),
             batch_first=False,
             train=True,
         )
-        errors.append(abs(temporaries(one, HOPPER)[-1].bytes / forward - 1))
-    errors.sort()
+        errors[mode == "RNN"].append(temporaries(one, HOPPER)[-1].bytes / forward - 1)
+    gated = sorted(map(abs, errors[False]))
 
-    assert errors[len(errors) // 2] <= 0.06
-    assert errors[len(errors) * 9 // 10] <= 0.12
+    assert len(gated) >= 1000
+    assert gated[len(gated) // 2] <= 0.0001
+    assert gated[len(gated) * 9 // 10] <= 0.01
+    assert max(gated) <= 0.11
+    assert max(map(abs, errors[True])) <= 0.6
 
 
 def _normalised(dtype: str, *, backward: bool = False, weight: str = "float32") -> list[int]:

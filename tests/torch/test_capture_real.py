@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 
 import pytest
+import torch
 from training_steps import STEPS
 
 from conftest import Tracing
@@ -71,3 +73,26 @@ def test_traces_are_repeatable(tracing: Tracing) -> None:
     assert first.events == again.events
     assert first.ops == again.ops
     assert first.storages == again.storages
+
+
+def test_sparse_gradients_are_kept_as_they_are(tracing: Tracing) -> None:
+    """Rows and indices of an embedding's gradient are on the card once, from the backward pass to the end of the step."""
+
+    def setup(device: torch.device) -> Callable[[int], None]:
+        table = torch.nn.Embedding(1000, 16, sparse=True).to(device)
+        optimizer = torch.optim.SGD(table.parameters(), lr=0.1)
+
+        def step(batch_size: int) -> None:
+            table(torch.arange(batch_size, device=device)).sum().backward()
+            assert table.weight.grad is not None
+            assert table.weight.grad.is_sparse
+            optimizer.step()
+            optimizer.zero_grad()
+
+        return step
+
+    made = tracing.trace(setup, 100, kind="real-cpu")
+    rows = [place for place, event in enumerate(tracing.memory_events(made)) if event == ("+", 100 * 16 * 4)]
+
+    assert "clone" not in tracing.op_names(made)
+    assert rows

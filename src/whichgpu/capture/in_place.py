@@ -53,6 +53,34 @@ def is_made_up(func: Any) -> bool:
     return func is aten.zeros.default and not torch.is_grad_enabled() and _by_engine(_caller(sys._getframe(1)))
 
 
+def is_kept(func: Any, args: Any) -> bool:
+    """Whether the engine copies a sparse gradient that it would keep as it is, if the mode did not hold it too.
+
+    `AccumulateGrad::accumulateGrad` (accumulate_grad.h) counts who holds the indices and the values.
+    """
+    return (
+        func is aten.clone.default
+        and args[0].layout == torch.sparse_coo
+        and not torch.is_grad_enabled()
+        and _by_engine(_caller(sys._getframe(1)))
+    )
+
+
+def shallow(gradient: Tensor) -> Tensor:
+    """A sparse tensor of the same indices and values."""
+    return aten._sparse_coo_tensor_with_dims_and_tensors.default(
+        gradient.sparse_dim(),
+        gradient.dense_dim(),
+        gradient.shape,
+        gradient._indices(),
+        gradient._values(),
+        dtype=gradient.dtype,
+        layout=torch.sparse_coo,
+        device=torch.device("cpu"),  # what it is to C++
+        is_coalesced=gradient.is_coalesced(),
+    )
+
+
 def _caller(frame: FrameType | None) -> FrameType | None:
     """The frame of the code that called the operator: the innermost that is not the recorder's."""
     while frame is not None and frame.f_code.co_filename in _RECORDER:

@@ -162,6 +162,8 @@ class Recorder(TorchDispatchMode):
                 func = in_place.variant(func, args, kwargs or {}, just_made=self._just_made(args[0]))
             elif self.phase == "backward" and in_place.is_made_up(func):
                 kwargs = {**kwargs, "device": "cuda"}
+            elif self.phase == "backward" and in_place.is_kept(func, args):
+                return in_place.shallow(args[0])
             return self._dispatch_one(func, types, args, kwargs)
 
     def _dispatch_one(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:

@@ -1,34 +1,118 @@
 """Workspaces of cuDNN's recurrent layers, and the copies that `batch_first` costs.
 
 Fitted to layers measured on an H200 with cuDNN 9.19, not derived: data/workspaces.toml has the figures and how well
-they fit. Projections (`proj_size`) were not measured. The reserve is an output and so in the trace.
+they fit. A packed sequence takes less than a padded one, which is copied. Projections (`proj_size`) were not measured. The reserve is an output and so in the trace.
 """
 
 from __future__ import annotations
 
 from math import prod
+from typing import Any, NamedTuple
 
 from whichgpu.trace import Op
 from whichgpu.workspaces.records import ITEM_BYTES, Capability, Rule, Temporary, bytes_of, facts
 from whichgpu.workspaces.reductions import accumulator_bytes, reduction
 
-_KINDS = {0: ("plain", 1), 1: ("plain", 1), 2: ("lstm", 4), 3: ("gru", 3)}  # cudnnRNNMode_t: figures, gates
+_KINDS = {0: "plain", 1: "plain", 2: "lstm", 3: "gru"}  # cudnnRNNMode_t
+
+
+class _Layers(NamedTuple):
+    """What the workspace of recurrent layers depends on."""
+
+    kind: str
+    dtype: str
+    rows: int  # steps of all samples together
+    samples: int
+    width: int
+    hidden: int
+    layers: int
+    ways: int
+    packed: bool
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        """What was measured of its kind."""
+        found: dict[str, Any] = facts()["cudnn_rnn"][self.kind]
+        return found
+
+    @property
+    def weights(self) -> int:
+        """Elements of all weights, without biases."""
+        widths = (self.hidden * self.ways if layer else self.width for layer in range(self.layers))
+        return int(self.figures["gates"]) * self.hidden * self.ways * sum(width + self.hidden for width in widths)
+
+
+def _layers(op: Op) -> _Layers:
+    tensor = op.inputs[0]
+    layers, ways = int(op.attributes["num_layers"]), 2 if op.attributes.get("bidirectional") else 1
+    return _Layers(
+        kind=_KINDS[int(op.attributes["mode"])],
+        dtype=tensor.dtype,
+        rows=prod(tensor.shape[:-1]),
+        samples=_samples(op, layers * ways),
+        width=tensor.shape[-1],
+        hidden=int(op.attributes["hidden_size"]),
+        layers=layers,
+        ways=ways,
+        packed=len(tensor.shape) == 2,
+    )
 
 
 def workspace_bytes(op: Op) -> int:
     """Workspace of `_cudnn_rnn` when training, and of its backward pass."""
+    of = _layers(op)
+    elements = of.weights + (_plain(of) if of.kind == "plain" else max(_steps(of), _gradients(of)))
     figures = facts()["cudnn_rnn"]
-    kind, gates = _KINDS[int(op.attributes["mode"])]
-    hidden, layers = int(op.attributes["hidden_size"]), int(op.attributes["num_layers"])
-    ways = 2 if op.attributes.get("bidirectional") else 1
-    tensor = op.inputs[0]
-    item, width = ITEM_BYTES[tensor.dtype], tensor.shape[-1]
-    steps = prod(tensor.shape[:-1])  # of all samples together
-    weights = gates * hidden * ways * sum((hidden * ways if layer else width) + hidden for layer in range(layers))
-    rows_of_hidden, rows_of_input = figures[kind]["both_ways" if ways == 2 else "one_way"]
-    kept = figures["rows_per_layer"] * _samples(op, layers * ways) * hidden * layers * ways
-    by_step = steps * (rows_of_hidden * hidden + rows_of_input * width)
-    return int(figures["layer_bytes"]) * layers * ways + int(item * (weights + by_step + kept))
+    return (
+        int(figures["layer_bytes"]) * of.layers * of.ways + int(figures["bytes"]) + int(ITEM_BYTES[of.dtype] * elements)
+    )
+
+
+def _plain(of: _Layers) -> float:
+    of_hidden, of_input = of.figures["both_ways" if of.ways == 2 else "one_way"]
+    by_sample = of.figures["rows_per_layer"] * of.samples * of.hidden * of.layers * of.ways
+    return float(of.rows * (of_hidden * of.hidden + of_input * of.width) + by_sample)
+
+
+def _steps(of: _Layers) -> int:
+    """Elements for the steps of an LSTM or a GRU: the gates, and what is copied of input that is not packed."""
+    figures, all_layers = of.figures["both_ways" if of.ways == 2 else "one_way"], of.layers * of.ways
+    of_hidden, of_sample = of.figures["gates"] * of.ways + (4 if of.ways == 2 else 0), figures["steps"] * all_layers
+    of_input = 0
+    if not of.packed:
+        of_input, of_hidden, of_sample = 1, of_hidden + of.ways, of_sample + 4 * all_layers
+    if _is_small(of):
+        alone, deeper, once, by_layer = figures["small"]
+        of_hidden, of_sample = (
+            of_hidden + (alone if of.layers == 1 else deeper),
+            of_sample + once + by_layer * all_layers,
+        )
+    return int(of.rows * (of_hidden * of.hidden + of_input * of.width) + of.samples * of_sample * of.hidden)
+
+
+def _gradients(of: _Layers) -> int:
+    """Elements for the gradients of the weights of an LSTM or a GRU: inputs and outputs of layers, laid out anew."""
+    figures = of.figures["both_ways" if of.ways == 2 else "one_way"]
+    of_sample = figures["gradients"] * of.layers * of.ways
+    if of.ways == 2:
+        of_input, of_hidden = 4, 2 * min(of.layers, 2)
+    else:
+        of_input, of_hidden = 1, 1 if of.layers == 1 else 0
+        of_sample += 0 if of.layers == 1 else 2 * of.layers + 8
+    if not of.packed:
+        of_input, of_hidden, of_sample = of_input + 2, of_hidden + 2 * of.ways, of_sample + 8 * of.ways
+    if _is_small(of):
+        more, by_sample = of.figures["small_gradients"]
+        of_hidden, of_sample = of_hidden + more, of_sample + by_sample * of.ways
+    return int(of.rows * (of_hidden * of.hidden + of_input * of.width) + of.samples * of_sample * of.hidden)
+
+
+def _is_small(of: _Layers) -> bool:
+    """Whether cuDNN takes its kernel for few hidden units."""
+    figures = facts()["cudnn_rnn"]
+    alone = of.kind == "lstm" and of.dtype == "float16" and of.layers == of.ways == 1
+    border = figures["small_hidden_of_one_float16_layer" if alone else "small_hidden"]
+    return not of.packed and bool(of.hidden <= border)
 
 
 def _samples(op: Op, states: int) -> int:
