@@ -141,8 +141,9 @@ def _head(found: Sequence[Point]) -> str:
     return f"""# The zoo at full size: predicted against measured
 
 Every workload of the sets 2020 and 2026, as it is in the zoo, was run for five steps on one {around["gpu"]}
-({text.format_bytes(around["total_bytes"])}, CUDA {around["cuda"]}, cuDNN {around["cudnn"]}; {packages}; {around["date"]}), each
-in a process of its own, and is predicted at the same batch size from traces without a GPU (torch {traced}).
+({text.format_bytes(around["total_bytes"])}, CUDA {around["cuda"]}), each in a process of its own, and is predicted at the same
+batch size from traces without a GPU (torch {traced}). Measured on {around["date"][:10]} with
+{packages}.
 {_share(found)}
 
 - *Reserved* is what PyTorch takes from the card, which decides whether a batch fits; *allocated* is what tensors hold of it.
@@ -162,8 +163,8 @@ def _share(found: Sequence[Point]) -> str:
     inside, near = sum(one.inside for one in found), sum(abs(one.error) <= 0.05 for one in found)
     return (
         f"Of {len(found)} peaks {near} are predicted within 5 %, and {inside} lie inside the predicted interval; the median "
-        f"error is {median(abs(one.error) for one in found):.1%} of reserved and "
-        f"{median(abs(one.allocated_error) for one in found):.1%} of allocated memory."
+        f"error is {_percent(median(abs(one.error) for one in found))} of reserved and "
+        f"{_percent(median(abs(one.allocated_error) for one in found))} of allocated memory."
     )
 
 
@@ -189,15 +190,19 @@ def _table(found: Iterable[Point]) -> str:
 
 
 def _error(error: float) -> str:
-    shown = f"{error:+.1%}".replace("%", " %")
+    shown = _percent(error, "+")
     return f"**{shown}**" if abs(error) > 0.05 else shown
+
+
+def _percent(share: float, sign: str = "") -> str:
+    return f"{share:{sign}.1%}".replace("%", " %")
 
 
 def _summary(found: Sequence[Point]) -> str:
     worst = max(found, key=lambda one: abs(one.error))
     return (
-        f"Median error {median(abs(one.error) for one in found):.1%} of reserved, "
-        f"{median(abs(one.allocated_error) for one in found):.1%} of allocated memory; the worst is {worst.error:+.1%}, "
+        f"Median error {_percent(median(abs(one.error) for one in found))} of reserved, "
+        f"{_percent(median(abs(one.allocated_error) for one in found))} of allocated memory; the worst is {_percent(worst.error, '+')}, "
         f"`{worst.workload}` at {text.format_count(worst.batch_size)}."
     )
 
@@ -205,8 +210,8 @@ def _summary(found: Sequence[Point]) -> str:
 def _misses(found: Sequence[Point]) -> str:
     missed = sorted((one for one in found if not one.inside or abs(one.error) > 0.05), key=lambda one: -abs(one.error))
     lines = [
-        f"- `{one.workload}` at {text.format_count(one.batch_size)}: reserved {one.error:+.1%}, allocated "
-        f"{one.allocated_error:+.1%}, {'inside' if one.inside else 'outside'} the interval"
+        f"- `{one.workload}` at {text.format_count(one.batch_size)}: reserved {_percent(one.error, '+')}, allocated "
+        f"{_percent(one.allocated_error, '+')}, {'inside' if one.inside else 'outside'} the interval"
         + (", traced with real tensors" if one.kind == "real-cpu" else "")
         for one in missed
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ import torch
 from whichgpu.capture.run import capture
 from whichgpu.capture.target import Target
 from whichgpu.trace import EventKind, Trace, validate
+from whichgpu.workload import load, parse
 from whichgpu.zoo.training import set_tf32
 
 Setup = Callable[[torch.device], Callable[[int], Any]]
@@ -74,6 +76,14 @@ class Tracing:
             elif kind == EventKind.FREE:
                 del alive[argument]
         return Counter(alive.values())
+
+
+@functools.cache
+def full_size(name: str) -> tuple[Any, torch.nn.Module]:
+    """A workload's recipe and its model without numbers, built once for all tests: it takes up to seconds."""
+    recipe = load(parse(name)).setup.__self__  # type: ignore[attr-defined]
+    with torch.device("meta"):
+        return recipe, recipe.make_model()
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import math
@@ -15,6 +16,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
+from conftest import full_size
 from whichgpu import zoo_list
 from whichgpu.errors import WorkloadError
 from whichgpu.workload import load, parse, sources
@@ -336,9 +338,7 @@ def needs(name: str) -> None:
 def test_zoo_entries_have_the_published_size(name: str) -> None:
     """Each entry has the number of parameters that its paper or release states, and that the list of the zoo says."""
     needs(name)
-    recipe = recipe_of(name)
-    with META:
-        model = recipe.make_model()
+    _, model = full_size(name)
     weights = list(model.parameters())
     listed = zoo_list.facts()[name]
     assert listed.parameters == sum(weight.numel() for weight in weights)
@@ -357,16 +357,8 @@ def test_the_list_of_the_zoo_is_fresh(name: str) -> None:
     assert listed.settings == importlib.import_module(ENTRIES[name].target.partition(":")[0]).SETTINGS
 
 
-@pytest.mark.parametrize("name", ["bert-base", "resnet50"])
-def test_listed_operations_are_those_of_the_step(name: str) -> None:
-    """A step on the meta device, where attention is written out as products, computes what the list says."""
-    recipe = recipe_of(name)
-    with META:
-        model = recipe.make_model()
-    step = replace(recipe, make_model=lambda: model).setup(META)
-    with FlopCounterMode(display=False) as counter:
-        step(2)
-    assert pytest.approx(zoo_list.facts()[name].flops_per_sample, rel=0.02) == counter.get_total_flops() / 2
+SHORTER = {"unsup-mt": "unsup-mt?seq=8"}  # which translates word by word: eight say what 32 do, in a fourth of the time
+COUNTED = ("bert-base", "resnet50")  # the others are counted while they are traced (tools/count_zoo.py)
 
 
 # Left out: gpt2 and Marian, which transformer-big is, whose code reads a value back, and today's set, which is counted at full
@@ -376,11 +368,16 @@ def test_listed_operations_are_those_of_the_step(name: str) -> None:
     sorted(name for name in ENTRIES if name not in {"gpt2", "transformer-big"} and "2026" not in ENTRIES[name].sets),
 )
 def test_zoo_entries_step_at_full_size(name: str) -> None:
-    """A whole step of each entry, at its own sizes, is consistent (on the meta device)."""
-    recipe = recipe_of(name)
-    with META:
-        model = recipe.make_model()
-    assert replace(recipe, make_model=lambda: model).setup(META)(2).shape == ()
+    """A whole step of each entry, at its own sizes, is consistent (on the meta device).
+
+    There attention is written out as products: of some entries the step computes what the list says.
+    """
+    recipe, model = full_size(SHORTER.get(name, name))
+    step = replace(recipe, make_model=lambda: model).setup(META)
+    with FlopCounterMode(display=False) if name in COUNTED else contextlib.nullcontext() as counter:
+        assert step(2).shape == ()
+    if name in COUNTED:
+        assert pytest.approx(zoo_list.facts()[name].flops_per_sample, rel=0.02) == counter.get_total_flops() / 2
 
 
 @pytest.mark.parametrize(

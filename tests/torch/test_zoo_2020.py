@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import pytest
 import torch
@@ -13,6 +12,7 @@ from torchvision.models.detection import maskrcnn_resnet50_fpn
 from torchvision.ops import box_iou
 from transformers import XLMConfig, XLMModel
 
+from conftest import full_size
 from whichgpu.errors import WorkloadError
 from whichgpu.workload import load, parse
 from whichgpu.zoo import coco_boxes, detection, mt_dnn, stylegan, unsup_mt, yolo_v3
@@ -39,13 +39,6 @@ pytestmark = pytest.mark.usefixtures("zoo_defaults")
 def parameters(module: nn.Module) -> int:
     """How many numbers a module learns or holds as parameters."""
     return sum(weight.numel() for weight in module.parameters())
-
-
-def full_size(text: str) -> Any:
-    """The model of a workload without its numbers."""
-    recipe = load(parse(text)).setup.__self__  # type: ignore[attr-defined]
-    with META:
-        return recipe.make_model()
 
 
 @pytest.mark.parametrize("name", REDUCED)
@@ -110,24 +103,24 @@ def test_translation_counts_tokens(name: str, length: int) -> None:
 
 def test_deeplab_has_the_published_size() -> None:
     """DeepLabv3+ with Xception-71 has the 43.48 million parameters that Auto-DeepLab's comparison gives it."""
-    assert pytest.approx(43.48, abs=0.03) == parameters(full_size("deeplabv3?backbone=xception71&classes=19")) / 1e6
+    assert pytest.approx(43.48, abs=0.03) == parameters(full_size("deeplabv3?backbone=xception71&classes=19")[1]) / 1e6
 
 
 def test_yolo_has_the_published_weights() -> None:
     """Parameters and running statistics are as many as the published yolov3.weights holds (header: 20 bytes)."""
-    model = full_size("yolo-v3")
+    model = full_size("yolo-v3")[1]
     statistics = sum(values.numel() for name, values in model.named_buffers() if "running" in name)
     assert (248_007_048 - 20) // 4 == parameters(model) + statistics
 
 
 def test_pix2pix_generator_has_the_published_size() -> None:
     """The generator has about 183 million parameters, as comparisons with it give."""
-    assert pytest.approx(183, abs=1) == parameters(full_size("pix2pix-hd").generator) / 1e6
+    assert pytest.approx(183, abs=1) == parameters(full_size("pix2pix-hd")[1].generator) / 1e6
 
 
 def test_stylegan_has_the_published_size() -> None:
     """The generator has 26.2 million parameters (the paper's section 2), the discriminator 23.1 (its predecessor's)."""
-    networks = full_size("stylegan")
+    networks = full_size("stylegan")[1]
     assert pytest.approx(26.2, abs=0.05) == parameters(networks.generator) / 1e6
     assert parameters(networks.average) == parameters(networks.generator)
     assert pytest.approx(23.1, abs=0.05) == parameters(networks.discriminator) / 1e6
@@ -139,16 +132,16 @@ def test_mask_rcnn_is_as_large_as_torchvisions() -> None:
         theirs = maskrcnn_resnet50_fpn(weights=None, weights_backbone=None, num_classes=81)
         more = parameters(resnet101()) - parameters(resnet50())
     norms = sum(parameters(module) for module in theirs.backbone.body.modules() if isinstance(module, nn.BatchNorm2d))
-    ours = parameters(full_size("mask-rcnn?backbone=resnet50"))
+    ours = parameters(full_size("mask-rcnn?backbone=resnet50")[1])
     assert parameters(theirs) - norms == ours
-    assert pytest.approx(more, rel=0.01) == parameters(full_size("mask-rcnn")) - ours
+    assert pytest.approx(more, rel=0.01) == parameters(full_size("mask-rcnn")[1]) - ours
 
 
 def test_transformer_big_has_the_published_size() -> None:
     """210 million with the vocabulary of 32768 (Ott et al.), 213 with one of about 37000 (Vaswani et al.)."""
-    learned = [weight for weight in full_size("transformer-big").parameters() if weight.requires_grad]
+    learned = [weight for weight in full_size("transformer-big")[1].parameters() if weight.requires_grad]
     assert pytest.approx(210, abs=0.2) == sum(weight.numel() for weight in learned) / 1e6
-    learned = [w for w in full_size("transformer-big?vocabulary=37000").parameters() if w.requires_grad]
+    learned = [w for w in full_size("transformer-big?vocabulary=37000")[1].parameters() if w.requires_grad]
     assert pytest.approx(213, abs=1.5) == sum(weight.numel() for weight in learned) / 1e6
 
 
@@ -157,12 +150,12 @@ def test_xlm_encoder_is_transformers_own() -> None:
     config = XLMConfig(vocab_size=64139, emb_dim=1024, n_layers=6, n_heads=8, n_langs=2, max_position_embeddings=512)
     with META:
         theirs = XLMModel(config)
-    assert parameters(theirs) == parameters(full_size("unsup-mt").encoder)
+    assert parameters(theirs) == parameters(full_size("unsup-mt")[1].encoder)
 
 
 def test_mt_dnn_is_bert_large() -> None:
     """The shared encoder has BERT-large's 340 million parameters, less the heads of its pre-training."""
-    assert pytest.approx(340, abs=6) == parameters(full_size("mt-dnn").encoder) / 1e6
+    assert pytest.approx(340, abs=6) == parameters(full_size("mt-dnn")[1].encoder) / 1e6
 
 
 # ---- what they compute ----
