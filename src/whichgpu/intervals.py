@@ -22,12 +22,12 @@ from whichgpu import text
 from whichgpu.batch_sizes import power_of_two_below
 from whichgpu.extrapolation import LineModel
 from whichgpu.memory import MemoryModel
-from whichgpu.trace import Trace
+from whichgpu.trace import Op, Trace
 
 Model = MemoryModel | LineModel
 # fits: the high end fits; likely: the likely peak does, the high end does not; tight: only the low end fits
 Verdict = Literal["fits", "likely", "tight", "no"]
-Evidence = Literal["plain", "convolutions", "benchmark", "recurrent", "line", "compiled"]
+Evidence = Literal["plain", "convolutions", "sequences", "benchmark", "recurrent", "line", "compiled"]
 
 MEASURED = (9, 0)  # compute capability of the card that the steps were measured on
 # From this share of the step's FLOPs on, a step is one of convolutions: the patch embedding of a vision transformer is
@@ -128,6 +128,7 @@ def least_sure(kinds: Iterable[Evidence]) -> Evidence:
 
 _STEPS: dict[str, str] = {
     "convolutions": "steps of convolutions",
+    "sequences": "steps of convolutions over sequences",
     "benchmark": "steps that let cuDNN try algorithms",
     "recurrent": "recurrent networks",
     "line": "steps whose sizes follow their data",
@@ -159,11 +160,19 @@ def kinds_of(trace: Trace, *, line: bool = False) -> tuple[Evidence, ...]:
         kinds.append("recurrent")
     flops = sum(op.flops for op in trace.ops)
     convolutions = [op.flops for op in trace.ops if "convolution" in op.name]
+    sequences = sum(op.flops for op in trace.ops if "convolution" in op.name and _is_over_a_sequence(op))
     if convolutions and trace.facts.get("cudnn_benchmark"):  # what cuDNN tries takes memory however few they are
         kinds.append("benchmark")
+    elif sequences > _CONVOLUTIONAL * flops:  # as unsure as any other one, and more so
+        kinds.append("sequences")
     elif sum(convolutions) > _CONVOLUTIONAL * flops:
         kinds.append("convolutions")
     return tuple(kinds) or ("plain",)
+
+
+def _is_over_a_sequence(op: Op) -> bool:
+    """Whether a convolution goes over one dimension: what it is called with first is (samples, channels, length)."""
+    return bool(op.inputs) and len(op.inputs[0].shape) == 3
 
 
 class Estimate:

@@ -16,7 +16,7 @@ from whichgpu.extrapolation import LineModel
 from whichgpu.intervals import Estimate, Evidence, Interval, Spread, Verdict
 from whichgpu.memory import MemoryModel
 from whichgpu.scaling import Single
-from whichgpu.trace import Op, Trace
+from whichgpu.trace import Op, Tensor, Trace
 
 HOPPER = (9, 0)
 ORDER = ("no", "tight", "likely", "fits")
@@ -164,11 +164,20 @@ def trace_of(*ops: tuple[str, int], **facts: bool) -> Trace:
     """A trace with operators of so many FLOPs."""
     trace = make_trace((Call((Made(1),)),), 4, facts=facts)
     return msgspec.structs.replace(
-        trace, ops=tuple(Op(name, "forward", 0, (), (), {}, flops=flops) for name, flops in ops)
+        trace, ops=tuple(Op(name, "forward", 0, inputs_of(name), (), {}, flops=flops) for name, flops in ops)
     )
 
 
+def inputs_of(name: str) -> tuple[Tensor, ...]:
+    """Three dimensions for what is over a sequence, four for other convolutions."""
+    if "convolution" not in name:
+        return ()
+    return (Tensor((8, 64, 100) if name in OVER_A_SEQUENCE else (8, 64, 100, 100), "float32"),)
+
+
 CONVOLUTION = ("aten.convolution.default", 60)
+BACKWARD = ("aten.convolution_backward.default", 60)
+OVER_A_SEQUENCE = {BACKWARD[0]}
 
 
 @pytest.mark.parametrize(
@@ -177,6 +186,8 @@ CONVOLUTION = ("aten.convolution.default", 60)
         (trace_of(("aten.mm.default", 100)), False, "plain"),
         (trace_of(("aten.mm.default", 10_000), CONVOLUTION), False, "plain"),
         (trace_of(("aten.mm.default", 100), CONVOLUTION), False, "convolutions"),
+        (trace_of(CONVOLUTION, BACKWARD), False, "sequences"),
+        (trace_of(CONVOLUTION, ("aten.mm.default", 10_000), BACKWARD), False, "plain"),
         (trace_of(CONVOLUTION, cudnn_benchmark=True), False, "benchmark"),
         (trace_of(("aten.mm.default", 10_000), CONVOLUTION, cudnn_benchmark=True), False, "benchmark"),
         (trace_of(("aten.mm.default", 100), cudnn_benchmark=True), False, "plain"),

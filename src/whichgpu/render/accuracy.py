@@ -15,6 +15,7 @@ from whichgpu.render.common import add_column, breakable, dense_table, narrow_if
 _EVIDENCE = {
     "plain": "no convolutions",
     "convolutions": "convolutions",
+    "sequences": "convolutions over sequences",
     "benchmark": "cudnn.benchmark",
     "recurrent": "recurrent (cuDNN)",
     "line": "follows its data",
