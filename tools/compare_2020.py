@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,6 @@ PAGE = Path(__file__).parents[1] / "docs" / "2020.md"
 VARIANTS = (
     "transformer-big?attention=eager&seq=128",
     "unsup-mt?attention=eager&seq=46",
-    "unsup-mt?attention=eager&seq=256",
     "bert-base?attention=eager&hidden_act=gelu_new",
     "bert-finetune?attention=eager&hidden_act=gelu_new",
     "mt-dnn?attention=eager&hidden_act=gelu_python",
@@ -27,11 +27,11 @@ VARIANTS = (
 BEGIN, END = "<!-- {}: written by tools/compare_2020.py -->", "<!-- end of {} -->"
 
 
-def tables() -> dict[str, str]:
-    """The tables of the page by name, as Markdown."""
+def tables() -> Iterator[tuple[str, str]]:
+    """The tables of the page by name, as Markdown, each as soon as it is there."""
     asked: dict[str, dict[str, Any]] = {"set": {"sets": ["2020"]}, "variants": {"workloads": VARIANTS}}
-    found = {name: table_sources.make_table("max-batch", beside="published", **asked[name]) for name in asked}
-    return {name: render.table_markdown(table) for name, table in found.items()}
+    for name, of in asked.items():
+        yield name, render.table_markdown(table_sources.make_table("max-batch", beside="published", **of))
 
 
 def main() -> None:
@@ -40,15 +40,15 @@ def main() -> None:
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 where the page would change")
     arguments = parser.parse_args()
     before = text = PAGE.read_text(encoding="utf-8")
-    for name, table in tables().items():
+    for name, table in tables():
         begin, end = BEGIN.format(name), END.format(name)
         head, _, rest = text.partition(begin)
         _, _, tail = rest.partition(end)
         text = f"{head}{begin}\n\n{table}\n{end}{tail}"
-        print(table)
-    if arguments.check:
-        sys.exit(text != before)
-    PAGE.write_text(text, encoding="utf-8")
+        print(table, flush=True)
+        if not arguments.check:
+            PAGE.write_text(text, encoding="utf-8")
+    sys.exit(arguments.check and text != before)
 
 
 if __name__ == "__main__":
