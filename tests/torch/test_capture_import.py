@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 
 from whichgpu import workload
+from whichgpu.capture import in_place
+from whichgpu.capture.stage import Stage
+from whichgpu.capture.target import Target
 from whichgpu.errors import WorkloadError
 from whichgpu.trace import Trace
 from whichgpu.tracing import Tracer
@@ -99,3 +102,19 @@ def test_a_step_with_nothing_on_the_gpu_is_refused(tracer_of: Make) -> None:
     with pytest.raises(WorkloadError, match="ran nothing on the GPU; use the device that setup") as caught:
         tracer_of("device = 'cpu'").trace_at(4, "9.0")
     assert "mine.py" in str(caught.value)
+
+
+def test_the_process_that_is_forked_runs_no_backward_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stage is made before the forks: with a GPU, autograd's threads would make every backward pass of theirs fail."""
+    log = tmp_path / "log"
+    count = in_place._count_uses
+
+    def told() -> tuple[int, ...]:
+        log.write_text(str(os.getpid()), encoding="utf-8")
+        return count()
+
+    monkeypatch.setattr(in_place, "_count_uses", told)
+    in_place._uses_when_alone.cache_clear()
+    Stage(Target.parse("9.0"))
+    assert str(os.getpid()) != log.read_text(encoding="utf-8")
+    assert count() == in_place._uses_when_alone()

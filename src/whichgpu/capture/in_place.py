@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from functools import cache
 from types import FrameType
 from typing import Any
@@ -129,8 +130,7 @@ def _probe(self: _Probe, func: Any, types: Any, args: Any = (), kwargs: Any = No
 _Probe.__torch_dispatch__ = _probe  # set afterwards, as in `recorder`
 
 
-@cache
-def _uses_when_alone() -> tuple[int, ...]:
+def _count_uses() -> tuple[int, ...]:
     with torch.enable_grad():
         leaf = torch.ones(2, requires_grad=True)
         middle = leaf * 1
@@ -138,6 +138,25 @@ def _uses_when_alone() -> tuple[int, ...]:
     with _Probe() as probe:
         total.backward(torch.ones(2))
     return probe.seen[-1]
+
+
+@cache
+def _uses_when_alone() -> tuple[int, ...]:
+    """Counted in a process of its own: where there is a GPU, autograd starts threads, after which no fork can use it."""
+    ours, theirs = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 about threads, none of which is needed there
+        pid = os.fork()
+    if pid == 0:
+        try:
+            os.write(theirs, " ".join(map(str, _count_uses())).encode())
+        finally:
+            os._exit(0)
+    os.close(theirs)
+    with os.fdopen(ours) as answer:
+        counted = answer.read()
+    os.waitpid(pid, 0)
+    return tuple(map(int, counted.split())) or _count_uses()  # autograd ran here before
 
 
 def prepare() -> None:
