@@ -333,7 +333,17 @@ def test_gpus_are_listed_by_memory() -> None:
 
 
 FIT_KEYS = ["workload", "batch_size", "basis", "trace", "gpus", "notes"]
-TRACE_KEYS = ["kind", "affine", "seconds", "cached", "torch_version", "batch_sizes", "failed_batch_sizes"]
+TRACE_KEYS = [
+    "kind",
+    "affine",
+    "seconds",
+    "cached",
+    "torch_version",
+    "batch_sizes",
+    "failed_batch_sizes",
+    "unit",
+    "items_per_sample",
+]
 ROW_KEYS = [
     *("gpu", "memory_bytes", "fits", "verdict", "peak_reserved_bytes", "peak_reserved_low_bytes"),
     *("peak_reserved_high_bytes", "peak_allocated_bytes", "context_bytes", "max_batch_size", "max_batch_size_safe"),
