@@ -72,6 +72,8 @@ class Addresses:
     So it was for all of 4,725 segments of random sizes, made and freed in random order, on an NVIDIA H200 (driver
     580.159.04); of other cards and drivers this is not known. A process that runs kernels gets one more hole, and each
     handle of cuBLAS takes a segment: see `load`. What else the driver takes for itself on the way is not modelled.
+    Addresses are those of the process, so that other libraries in it move them: with its own recorded addresses the allocator
+    repeated each of 15 further processes to the byte, out of memory or not; with those modelled here ten of them.
 
     Addresses here are in units of `unit_bytes`, and `apart` units longer than they are for each page, so that two
     segments never touch.
