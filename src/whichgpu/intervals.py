@@ -163,9 +163,9 @@ def kinds_of(trace: Trace, *, line: bool = False) -> tuple[Evidence, ...]:
     sequences = sum(op.flops for op in trace.ops if "convolution" in op.name and _is_over_a_sequence(op))
     if convolutions and trace.facts.get("cudnn_benchmark"):  # what cuDNN tries takes memory however few they are
         kinds.append("benchmark")
-    elif sequences > _CONVOLUTIONAL * flops:  # as unsure as any other one, and more so
+    if sequences > _CONVOLUTIONAL * flops:  # less sure than any other convolution
         kinds.append("sequences")
-    elif sum(convolutions) > _CONVOLUTIONAL * flops:
+    elif "benchmark" not in kinds and sum(convolutions) > _CONVOLUTIONAL * flops:
         kinds.append("convolutions")
     return tuple(kinds) or ("plain",)
 

@@ -209,6 +209,7 @@ def test_the_evidence_is_told_by_the_trace(trace: Trace, line: bool, evidence: E
         (trace_of(CONVOLUTION, cudnn_benchmark=True), True),
         (trace_of(("aten._cudnn_rnn.default", 0), CONVOLUTION), False),
         (trace_of(CONVOLUTION, compiled=True), True),
+        (trace_of(BACKWARD, cudnn_benchmark=True), False),
     ],
 )
 def test_a_step_of_several_kinds_is_as_unsure_as_each(trace: Trace, line: bool, capability: tuple[int, int]) -> None:
