@@ -15,9 +15,9 @@ import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 
-from whichgpu import text, workload
+from whichgpu import accuracy, text, workload
 from whichgpu.intervals import MEASURED
 from whichgpu.predictor import Predictor
 from whichgpu.zoo import ENTRIES, SETS
@@ -28,33 +28,11 @@ DATA = ROOT / "tools" / "zoo"
 FIGURES = ("low_bytes", "likely_bytes", "high_bytes", "allocated_bytes")
 
 
-class Point(NamedTuple):
+class Peak(accuracy.Point, frozen=True, kw_only=True):
     """A workload at a batch size: what was measured and what is predicted of it."""
 
     workload: str
-    batch_size: int
-    measured_bytes: int  # reserved
-    measured_allocated_bytes: int
-    low_bytes: int
-    likely_bytes: int
-    high_bytes: int
-    allocated_bytes: int
     kind: str
-
-    @property
-    def error(self) -> float:
-        """Of the reserved peak, as a share of what was measured."""
-        return self.likely_bytes / self.measured_bytes - 1
-
-    @property
-    def allocated_error(self) -> float:
-        """Of the allocated peak."""
-        return self.allocated_bytes / self.measured_allocated_bytes - 1
-
-    @property
-    def inside(self) -> bool:
-        """Whether the measured peak lies in the predicted interval."""
-        return self.low_bytes <= self.measured_bytes <= self.high_bytes
 
 
 def rows(name: str) -> list[dict[str, Any]]:
@@ -102,17 +80,18 @@ def _measured() -> list[tuple[str, int]]:
     return sorted(ran, key=lambda pair: (order.index(pair[0].partition("?")[0]), *pair))
 
 
-def points() -> list[Point]:
+def points() -> list[Peak]:
     """What was measured beside what is predicted."""
     measured = {(row["name"], row["batch_size"]): row for row in rows("measured.jsonl") if row["kind"] == "ok"}
     predicted = {(row["name"], row["batch_size"]): row for row in rows("predicted.jsonl")}
     return [
-        Point(
-            *key,
-            measured[key]["peak_reserved_bytes"],
-            measured[key]["peak_allocated_bytes"],
-            *(predicted[key][figure] for figure in FIGURES),
-            predicted[key]["kind"],
+        Peak(
+            workload=key[0],
+            batch_size=key[1],
+            measured_bytes=measured[key]["peak_reserved_bytes"],
+            measured_allocated_bytes=measured[key]["peak_allocated_bytes"],
+            kind=predicted[key]["kind"],
+            **{figure: predicted[key][figure] for figure in FIGURES},
         )
         for key in _measured()
         if key in predicted
@@ -134,7 +113,7 @@ def page() -> str:
     return "\n\n".join((*parts, _misses(found), _missing())) + "\n"
 
 
-def _head(found: Sequence[Point]) -> str:
+def _head(found: Sequence[Peak]) -> str:
     around = json.loads((DATA / "environment.json").read_text(encoding="utf-8"))
     packages = ", ".join(f"{name} {version}" for name, version in around["packages"].items() if version)
     traced = ", ".join(dict.fromkeys(row["torch"] for row in rows("predicted.jsonl")))
@@ -159,16 +138,16 @@ python tools/compare_zoo.py --predict                   # without one; writes th
 ```"""
 
 
-def _share(found: Sequence[Point]) -> str:
-    inside, near = sum(one.inside for one in found), sum(abs(one.error) <= 0.05 for one in found)
+def _share(found: Sequence[Peak]) -> str:
+    inside, near = sum(one.inside for one in found), sum(abs(one.reserved_error) <= 0.05 for one in found)
     return (
         f"Of {len(found)} peaks {near} are predicted within 5 %, and {inside} lie inside the predicted interval; the median "
-        f"error is {_percent(median(abs(one.error) for one in found))} of reserved and "
+        f"error is {_percent(median(abs(one.reserved_error) for one in found))} of reserved and "
         f"{_percent(median(abs(one.allocated_error) for one in found))} of allocated memory."
     )
 
 
-def _table(found: Iterable[Point]) -> str:
+def _table(found: Iterable[Peak]) -> str:
     lines = [
         "| workload | batch | reserved: measured | predicted | error | allocated: measured | predicted | error | interval |",
         "|---|---:|---:|---:|---:|---:|---:|---:|---|",
@@ -179,7 +158,7 @@ def _table(found: Iterable[Point]) -> str:
             text.format_count(one.batch_size),
             text.format_bytes(one.measured_bytes),
             text.format_bytes(one.likely_bytes),
-            _error(one.error),
+            _error(one.reserved_error),
             text.format_bytes(one.measured_allocated_bytes),
             text.format_bytes(one.allocated_bytes),
             _error(one.allocated_error),
@@ -190,28 +169,31 @@ def _table(found: Iterable[Point]) -> str:
 
 
 def _error(error: float) -> str:
-    shown = _percent(error, "+")
+    shown = text.format_error(error)
     return f"**{shown}**" if abs(error) > 0.05 else shown
 
 
-def _percent(share: float, sign: str = "") -> str:
-    return f"{share:{sign}.1%}".replace("%", " %")
+def _percent(share: float) -> str:
+    return f"{share:.1%}".replace("%", " %")
 
 
-def _summary(found: Sequence[Point]) -> str:
-    worst = max(found, key=lambda one: abs(one.error))
+def _summary(found: Sequence[Peak]) -> str:
+    worst = max(found, key=lambda one: abs(one.reserved_error))
     return (
-        f"Median error {_percent(median(abs(one.error) for one in found))} of reserved, "
-        f"{_percent(median(abs(one.allocated_error) for one in found))} of allocated memory; the worst is {_percent(worst.error, '+')}, "
+        f"Median error {_percent(median(abs(one.reserved_error) for one in found))} of reserved, "
+        f"{_percent(median(abs(one.allocated_error) for one in found))} of allocated memory; the worst is {text.format_error(worst.reserved_error)}, "
         f"`{worst.workload}` at {text.format_count(worst.batch_size)}."
     )
 
 
-def _misses(found: Sequence[Point]) -> str:
-    missed = sorted((one for one in found if not one.inside or abs(one.error) > 0.05), key=lambda one: -abs(one.error))
+def _misses(found: Sequence[Peak]) -> str:
+    missed = sorted(
+        (one for one in found if not one.inside or abs(one.reserved_error) > 0.05),
+        key=lambda one: -abs(one.reserved_error),
+    )
     lines = [
-        f"- `{one.workload}` at {text.format_count(one.batch_size)}: reserved {_percent(one.error, '+')}, allocated "
-        f"{_percent(one.allocated_error, '+')}, {'inside' if one.inside else 'outside'} the interval"
+        f"- `{one.workload}` at {text.format_count(one.batch_size)}: reserved {text.format_error(one.reserved_error)}, allocated "
+        f"{text.format_error(one.allocated_error)}, {'inside' if one.inside else 'outside'} the interval"
         + (", traced with real tensors" if one.kind == "real-cpu" else "")
         for one in missed
     ]

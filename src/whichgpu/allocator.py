@@ -595,7 +595,7 @@ def drive(
     skipped: set[int] = set()
     loads = program.loads if isinstance(program, CheckedProgram) else ()
     for index, entry in enumerate(program):
-        if index in loads:
+        for _ in range(loads.count(index)):
             allocator.load()
         slot = abs(entry) - 1
         if entry > 0:

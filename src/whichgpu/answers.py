@@ -40,14 +40,17 @@ class Book(msgspec.Struct):
 
     traces: dict[str, str] = {}  # what the answers were worked out from: key and SHA-256 of each trace
     traced: dict[str, Traced] = {}  # by class of cards
-    checks: dict[
-        str, str | None
-    ] = {}  # by class and batch size: how a trace of just that size differed from what was foretold
+    # by class and batch size: how a trace of just that size differed from what was foretold
+    checks: dict[str, str | None] = {}
     answers: dict[str, Answers] = {}  # by class, way of scaling and capability
 
     def __len__(self) -> int:
         """How many answers there are."""
         return len(self.traced) + len(self.checks) + sum(map(len, self.answers.values()))
+
+    def checked(self) -> list[tuple[int, str | None]]:
+        """The batch sizes that were checked, each with how it differed."""
+        return [(int(check.rpartition(" ")[2]), reason) for check, reason in self.checks.items()]
 
     def about(self, name: str, way: str, capability: tuple[int, int]) -> Answers:
         """The answers for a class of cards, a way of scaling and a capability."""

@@ -15,6 +15,18 @@ WhichGpuError                 anything below; the command line prints its one li
 Messages are one line: what was wrong, then what to do.
 """
 
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """An error and those that it came from, the last first: a library may have wrapped what is looked for."""
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__ or cause.__context__
+
 
 class WhichGpuError(Exception):
     """Base of all deliberate errors; `str(error)` is one line fit for a user."""

@@ -62,7 +62,7 @@ class Predictor:
         self._asked: set[int] = set()  # batch sizes that are traced for themselves where others are on a line
         self._book = self._tracers.book()
         self._answered = len(self._book)
-        self._tracers.checked.update(int(key.rpartition(" ")[2]) for key in self._book.checks)
+        self._tracers.checked.update(size for size, _ in self._book.checked())
         self._evidence: dict[str, tuple[Evidence, ...]] = {}  # by class of cards
         self._told: set[Evidence] = set()
         self._changed = False  # whether the book has to be kept although it has no more answers
@@ -221,7 +221,7 @@ class Predictor:
 
     def _sizes(self) -> tuple[int, ...]:
         """The batch sizes that were traced, of the checks those that disproved what was foretold."""
-        off = {int(key.rpartition(" ")[2]) for key, reason in self._book.checks.items() if reason is not None}
+        off = {size for size, reason in self._book.checked() if reason is not None}
         return tuple(sorted({*self._tracers.batch_sizes, *off}))
 
     # ---- the trace itself, and what is said of it -----------------------------------------------------

@@ -32,7 +32,7 @@ def test_every_workload_of_both_sets_is_measured() -> None:
 def test_misses_are_shown() -> None:
     """What is more than 5 % off or outside its interval is bold in the table and listed below it."""
     page = compare_zoo.page()
-    missed = [one for one in compare_zoo.points() if not one.inside or abs(one.error) > 0.05]
+    missed = [one for one in compare_zoo.points() if not one.inside or abs(one.reserved_error) > 0.05]
     listed = re.findall(r"^- `(.+)` at ([\d,]+): reserved", page, re.MULTILINE)
     assert {(one.workload, f"{one.batch_size:,}") for one in missed} == set(listed)
     assert sum(not one.inside for one in missed) == page.count("| **outside** |")

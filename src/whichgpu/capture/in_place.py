@@ -34,7 +34,7 @@ CANDIDATES = {aten.add.Tensor, *_INTO_ZEROS}
 
 def variant(func: Any, args: Any, kwargs: Any, *, just_made: bool) -> Any:
     """The operator that runs in place of `func` on the card, called by autograd; `just_made`: its first argument is new."""
-    if torch.is_grad_enabled() or not _by_engine(_caller(sys._getframe(1))):
+    if not _called_by_engine():
         return func
     if func is not aten.add.Tensor:
         return _INTO_ZEROS[func] if just_made else func
@@ -51,7 +51,7 @@ def is_made_up(func: Any) -> bool:
 
     Formulas such as those of `split` and `unbind` name the device of the other gradients, the CPU as hollow tensors have it.
     """
-    return func is aten.zeros.default and not torch.is_grad_enabled() and _by_engine(_caller(sys._getframe(1)))
+    return func is aten.zeros.default and _called_by_engine()
 
 
 def is_kept(func: Any, args: Any) -> bool:
@@ -59,12 +59,7 @@ def is_kept(func: Any, args: Any) -> bool:
 
     `AccumulateGrad::accumulateGrad` (accumulate_grad.h) counts who holds the indices and the values.
     """
-    return (
-        func is aten.clone.default
-        and args[0].layout == torch.sparse_coo
-        and not torch.is_grad_enabled()
-        and _by_engine(_caller(sys._getframe(1)))
-    )
+    return func is aten.clone.default and args[0].layout == torch.sparse_coo and _called_by_engine()
 
 
 def shallow(gradient: Tensor) -> Tensor:
@@ -80,6 +75,11 @@ def shallow(gradient: Tensor) -> Tensor:
         device=torch.device("cpu"),  # what it is to C++
         is_coalesced=gradient.is_coalesced(),
     )
+
+
+def _called_by_engine() -> bool:
+    """Whether autograd's engine called the operator that is looked at."""
+    return not torch.is_grad_enabled() and _by_engine(_caller(sys._getframe()))
 
 
 def _caller(frame: FrameType | None) -> FrameType | None:

@@ -7,6 +7,8 @@ from typing import Any, NoReturn
 
 import torch
 
+from whichgpu.errors import causes
+
 _GRAPHS = "CUDA graphs are not covered; trace the step without them (their memory pool comes on top)"
 _PROCESSES = (
     "torch.distributed is not covered: a step is traced for one process and one card; leave init_process_group, DDP and FSDP "
@@ -50,11 +52,9 @@ def check_layout(tensor: torch.Tensor) -> None:
 
 def known_refusal(error: BaseException) -> Refusal | None:
     """The refusal that an error comes down to: itself, one that a library wrapped, or of a function that it passed through."""
-    cause: BaseException | None = error
-    while cause is not None:
+    for cause in causes(error):
         if isinstance(cause, Refusal):
             return cause
-        cause = cause.__cause__ or cause.__context__
     frame = error.__traceback__
     while frame is not None:
         if frame.tb_frame.f_code.co_filename.endswith("torch/nn/attention/flex_attention.py"):

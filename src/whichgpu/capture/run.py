@@ -17,7 +17,7 @@ from whichgpu.capture.recorder import Recorder
 from whichgpu.capture.refusals import known_refusal
 from whichgpu.capture.stage import Stage, seed
 from whichgpu.capture.target import Target
-from whichgpu.errors import DataDependentError, StepError, WorkloadError
+from whichgpu.errors import DataDependentError, StepError, WorkloadError, causes
 
 # The first makes the optimizer's state, the second shows it together with activations, the third that it is steady.
 STEPS = 3
@@ -82,11 +82,9 @@ def _call(name: str, batch_size: int, what: str, function: Any) -> Any:
         failure = StepError if what == "step" else WorkloadError
         if isinstance(error, SystemExit):
             raise failure(f"{name}: {what} called sys.exit({error.code})") from error
-        cause: BaseException | None = error
-        while cause is not None:  # wrapped by a library
+        for cause in causes(error):
             if isinstance(cause, DataDependentError):
                 raise cause from None
-            cause = cause.__cause__ or cause.__context__
         refusal = known_refusal(error)
         if refusal is not None:
             raise WorkloadError(f"{name}: {refusal}") from error

@@ -50,7 +50,7 @@ def _print_largest(rows: Sequence[BenchRow], console: Console) -> None:
     for row in rows:
         table.add_row(
             breakable(row.workload),
-            text.format_limit(row.memory_limit_bytes) if row.memory_limit_bytes is not None else "card",
+            _limit(row),
             _largest(row),
             text.format_count(row.predicted_max_batch_size),
             _attempts(row),
@@ -130,9 +130,13 @@ def _whose(row: BenchRow, speed: Speed) -> tuple[str, str, str]:
     """Workload (once), limit and batch size of a timing."""
     return (
         breakable(row.workload) if speed is row.speeds[0] else "",
-        text.format_limit(row.memory_limit_bytes) if row.memory_limit_bytes is not None else "card",
+        _limit(row),
         text.format_count(speed.batch_size),
     )
+
+
+def _limit(row: BenchRow) -> str:
+    return "card" if row.memory_limit_bytes is None else text.format_limit(row.memory_limit_bytes)
 
 
 def _figure(figure: float | None, form: str) -> str:

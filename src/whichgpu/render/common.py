@@ -97,6 +97,24 @@ def print_whole(shown: Table | Padding, console: Console) -> None:
     console.width = before
 
 
+def in_blocks(widths: Iterable[int], room: int) -> list[list[int]]:
+    """Numbers of columns of these widths in blocks that are no wider than `room`, but for single ones that are."""
+    blocks: list[list[int]] = []
+    left = 0
+    for number, width in enumerate(widths):
+        if not blocks or left < width:
+            blocks.append([])
+            left = room
+        blocks[-1].append(number)
+        left -= width
+    return blocks
+
+
+def escaped(words: str) -> str:
+    """Words for a cell or a list of Markdown."""
+    return words.replace("|", "\\|").replace("*", "\\*")
+
+
 def narrow_if_needed(table: Table, console: Console) -> None:
     """Leave one blank between columns instead of two where the console is too narrow for two."""
     if console.measure(table, options=console.options.update(width=_WIDEST)).maximum > console.width:

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from whichgpu import text
 from whichgpu.comparison import ComparedCell, ComparedRow, Comparison
-from whichgpu.render.common import BASIS, DOES_NOT_RUN, print_notes, print_title
+from whichgpu.render.common import BASIS, DOES_NOT_RUN, escaped, print_notes, print_title
 from whichgpu.render.wide import Wide, print_wide
 
 _TITLE = "Largest batch, published/predicted"
@@ -65,7 +65,7 @@ def comparison_markdown(table: Comparison) -> str:
     lines += ["", f"- {_summary(table)}"]
     lines += [f"- `{DOES_NOT_RUN}` {_STAR}"] if _has_star(table) else []
     lines += [f"- **bold**: the prediction is {_RULE}"] if table.agree < table.compared else []
-    return "\n".join([*lines, *(f"- {_escaped(note)}" for note in table.notes)]) + "\n"
+    return "\n".join([*lines, *(f"- {escaped(note)}" for note in table.notes)]) + "\n"
 
 
 def comparison_csv(table: Comparison) -> str:
@@ -118,9 +118,5 @@ def _cell(cell: ComparedCell) -> str:
 
 
 def _marked(cell: ComparedCell) -> str:
-    predicted = _escaped(_size(cell.predicted))
-    return f"{_escaped(_size(cell.published))} / {predicted if cell.agrees else f'**{predicted}**'}"
-
-
-def _escaped(words: str) -> str:
-    return words.replace("|", "\\|").replace("*", "\\*")
+    predicted = escaped(_size(cell.predicted))
+    return f"{escaped(_size(cell.published))} / {predicted if cell.agrees else f'**{predicted}**'}"

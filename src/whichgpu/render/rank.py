@@ -17,6 +17,7 @@ from whichgpu.render.common import (
     breakable,
     dense_table,
     format_batch,
+    in_blocks,
     listed,
     longest_piece,
     narrow_if_needed,
@@ -102,17 +103,9 @@ def _batches(row: RankRow, workloads: Iterable[str]) -> tuple[str, ...]:
 
 def _blocks(workloads: Sequence[str], columns: Sequence[_Column], console: Console) -> list[list[_Column]]:
     """The columns in blocks that are no wider than the console."""
-    room = console.width - _label_width(workloads, console)
-    blocks: list[list[_Column]] = []
-    left = 0
-    for column in columns:
-        width = max(len(column.memory()), *map(len, column.batches)) + _GAP
-        if not blocks or left < width:
-            blocks.append([])
-            left = room
-        blocks[-1].append(column)
-        left -= width
-    return blocks
+    widths = (max(len(column.memory()), *map(len, column.batches)) + _GAP for column in columns)
+    blocks = in_blocks(widths, console.width - _label_width(workloads, console))
+    return [[columns[number] for number in block] for block in blocks]
 
 
 def _label_width(workloads: Sequence[str], console: Console) -> int:

@@ -21,6 +21,7 @@ from whichgpu.render.common import (
     DOES_NOT_RUN,
     add_column,
     dense_table,
+    escaped,
     print_notes,
     print_section,
     print_title,
@@ -73,11 +74,11 @@ def table_markdown(table: Table | TierTable | Comparison) -> str:
     grid = _tier_grid(table) if isinstance(table, TierTable) else _grid(table, _cell)
     rule = ["---"] * grid.lead + ["---:"] * (len(grid.head) - grid.lead)
     lines = [f"**{_title(table)}**: {BASIS[table.basis]}. Source: {_source(table)}", ""]
-    lines += [f"| {' | '.join(map(_escaped, row))} |" for row in (grid.head, rule, *grid.rows)]
+    lines += [f"| {' | '.join(map(escaped, row))} |" for row in (grid.head, rule, *grid.rows)]
     legend = [] if isinstance(table, TierTable) else [f"`{mark}` {meaning}" for mark, meaning in _legend(table)]
     if legend or table.notes:
         lines.append("")
-    lines += [f"- {line}" for line in (*legend, *map(_escaped, table.notes))]
+    lines += [f"- {line}" for line in (*legend, *map(escaped, table.notes))]
     return "\n".join(lines) + "\n"
 
 
@@ -170,10 +171,6 @@ def _legend(table: Table) -> Iterator[tuple[str, str]]:
     for mark, meaning in _LEGEND.items():
         if any(words.endswith(mark) for words in shown):
             yield mark, meaning
-
-
-def _escaped(words: str) -> str:
-    return words.replace("|", "\\|").replace("*", "\\*")
 
 
 # ---- the terminal -------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from rich.console import Console
 
-from whichgpu.render.common import add_column, breakable, dense_table, print_whole
+from whichgpu.render.common import add_column, breakable, dense_table, in_blocks, print_whole
 
 _NARROWEST_HEAD = 8  # names of cards are broken between words above it
 _GAP = 2
@@ -34,16 +34,11 @@ def print_wide(table: Wide, console: Console) -> None:
 def _blocks(table: Wide, console: Console) -> list[list[int]]:
     """Numbers of columns in blocks that are no wider than the console."""
     room = console.width - _label_width(table, console) - _GAP
-    blocks: list[list[int]] = []
-    left = 0
-    for number, head in enumerate(table.heads):
-        width = max(*map(len, _head(head)), *(len(row[number]) for row in table.rows), 1) + _GAP
-        if not blocks or left < width:
-            blocks.append([])
-            left = room
-        blocks[-1].append(number)
-        left -= width
-    return blocks
+    widths = (
+        max(*map(len, _head(head)), *(len(row[number]) for row in table.rows), 1) + _GAP
+        for number, head in enumerate(table.heads)
+    )
+    return in_blocks(widths, room)
 
 
 def _head(name: str) -> list[str]:
