@@ -130,7 +130,8 @@ batch size from traces without a GPU (torch {traced}). Measured on {around["date
   5 % off.
 - *Interval*: whether the measured reserved peak lies between the predicted low and high end.
 
-No peak was fitted to these; the ends of the interval for convolutions were widened to hold them, so that there *inside* proves nothing. How the accuracy of predictions is judged in general: [accuracy](accuracy.md).
+No peak was fitted to these; the ends of the interval for convolutions were widened to hold them, so that there *inside* proves nothing.
+How the accuracy of predictions is judged in general: [accuracy](accuracy.md).
 
 ```sh
 python tools/measure_zoo.py --out DIR                   # on a machine with a GPU

@@ -43,8 +43,8 @@ def fit(
 
     `batch_size`: samples per step, by default the workload's own. `gpus`: names of cards, by default every card with CUDA
     of the catalogue; cards that are named are answered exactly. `memory_limit_bytes` asks about PyTorch's allocator limited
-    to so much, by the rules of the first card that is named, and besides only about cards that are named. `optimizer` ("adamw", "sgd", ...) replaces that of a library's model or of the zoo. `cache=False`
-    traces again and keeps nothing on disk. `on_progress` is called with a line now and then. `timeout_s` seconds at most
+    to so much, by the rules of the first card that is named, and besides only about cards that are named. `optimizer`
+    ("adamw", "sgd", ...) replaces that of a library's model or of the zoo. `cache=False` traces again and keeps nothing on disk. `on_progress` is called with a line now and then. `timeout_s` seconds at most
     may pass while the workload is loaded, and at each batch size that is traced. Raises subclasses of
     WhichGpuError.
     """

@@ -70,8 +70,8 @@ def format_range(low: int, high: int) -> str:
 def memory_class_gb(count: int, card: str = "") -> int:
     """The size that a card with so much memory is sold under, in GB as makers count: 15.6 GiB is 16.
 
-    The name of the card counts where it says so: "GH200 144GB" shows 3 GB less. Otherwise: the driver, error correction and the screen keep up to a tenth of what is on the box. Where no size is that near,
-    the memory in whole GiB.
+    The name of the card counts where it says so: "GH200 144GB" shows 3 GB less. Otherwise: the driver, error correction and
+    the screen keep up to a tenth of what is on the box. Where no size is that near, the memory in whole GiB.
     """
     named = re.search(r"\b(\d+)GB\b", card)
     if named is not None:

@@ -1,7 +1,8 @@
 """Workspaces of cuDNN's recurrent layers, and the copies that `batch_first` costs.
 
 Fitted to layers measured on an H200 with cuDNN 9.19, not derived: data/workspaces.toml has the figures and how well
-they fit. A packed sequence takes less than a padded one, which is copied. Projections (`proj_size`) were not measured. The reserve is an output and so in the trace.
+they fit. A packed sequence takes less than a padded one, which is copied. Projections (`proj_size`) were not measured. The
+reserve is an output and so in the trace.
 """
 
 from __future__ import annotations
