@@ -9,14 +9,14 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 
 PAGE_BYTES = 2 << 20  # all segments are whole pages
-_REGION_PAGES = 16  # of address space, that the driver takes at once
-_LAST_PAGE = 1 << 28  # regions go downwards from here
+REGION_PAGES = 16  # of address space, that the driver takes at once
+LAST_PAGE = 1 << 40  # regions go downwards from here, and never come to the end
 # What a new context leaves: pages above the last, and how many, oldest first.
-_CONTEXT_HOLES = ((244, 12), (207, 1))
+CONTEXT_HOLES = ((244, 12), (207, 1))
 # What the first kernels leave below the newer one: random numbers did not, what came next did, in six recorded processes.
-_LOADING_PAGES = 207
+LOADING_PAGES = 207
 # What each handle of cuBLAS takes, just before its workspace.
-_CUBLAS_PAGES = 32
+CUBLAS_PAGES = 32
 
 
 class _Region:
@@ -85,17 +85,17 @@ class Addresses:
         self._regions: dict[int, _Region] = {}  # by age
         self._ages_by_room: dict[int, list[int]] = {}  # of the regions with a hole, by the pages of its largest
         self._region_of: dict[int, _Region] = {}  # by the place of a segment
-        self._gaps = [(0, _LAST_PAGE)]  # place and pages, by place
+        self._gaps = [(0, LAST_PAGE)]  # place and pages, by place
         self._made = 0
         self._loaded = False
-        for place, pages in _CONTEXT_HOLES:
-            self._add(_Region(self._made, _LAST_PAGE + place, pages, permanent=True))
+        for place, pages in CONTEXT_HOLES:
+            self._add(_Region(self._made, LAST_PAGE + place, pages, permanent=True))
 
     def place(self, size: int) -> int:
         """The address of a new segment."""
         pages = size // self._page
         age = max([ages[-1] for room, ages in self._ages_by_room.items() if room >= pages], default=None)
-        region = self._new_region(-(-pages // _REGION_PAGES) * _REGION_PAGES) if age is None else self._regions[age]
+        region = self._new_region(-(-pages // REGION_PAGES) * REGION_PAGES) if age is None else self._regions[age]
         place = region.take(pages)
         self._measured(region)
         self._region_of[place] = region
@@ -116,11 +116,11 @@ class Addresses:
     def load(self) -> None:
         """The process loads something: at first its first kernels, then cuBLAS, once for each of its handles."""
         if self._loaded:
-            self.place(_CUBLAS_PAGES * self._page)
+            self.place(CUBLAS_PAGES * self._page)
             return
         self._loaded = True
-        region = self._regions[len(_CONTEXT_HOLES) - 1]
-        _join(region.holes, region.place - _LOADING_PAGES, _LOADING_PAGES)
+        region = self._regions[len(CONTEXT_HOLES) - 1]
+        _join(region.holes, region.place - LOADING_PAGES, LOADING_PAGES)
         self._measured(region)
 
     def _add(self, region: _Region) -> None:

@@ -16,11 +16,19 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Literal
+from functools import cache
+from threading import Thread
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from whichgpu.addresses import Addresses
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from whichgpu import compiled_replay
 
 # c10/core/AllocatorConfig.h, torch 2.14.1 (in c10/cuda/CUDACachingAllocator.cpp before 2.10, same values)
 MIN_BLOCK_BYTES = 512  # kMinBlockSize
@@ -526,7 +534,11 @@ def _segment_state(run: list[Block], expandable: bool) -> SegmentState:
     return SegmentState(run[0].address, sum(block.size for block in run), pool, expandable, blocks)
 
 
+_COUNTABLE_BYTES = 1 << 60  # sums up to this are safe in 64 bits, with what is rounded up
 EMPTY_CACHE = 0  # an entry of a program: segments without a live block are given back to the driver
+
+
+NOTHING_OPTIONAL: Mapping[int, Collection[int]] = {}
 
 
 class CheckedProgram(tuple[int, ...]):
@@ -537,63 +549,92 @@ class CheckedProgram(tuple[int, ...]):
 
     slots: int  # how many sizes it needs
     loads: tuple[int, ...]  # the entries before which the process loads something, in order; see `Addresses.load`
+    # Slots that are done without where there is no room although the cache has been given back, and so are from then on
+    # those that each stands for.
+    optional: Mapping[int, Collection[int]]
+    compiled: compiled_replay.Entries  # all of this for `compiled_replay`
 
-    def __new__(cls, program: Iterable[int], loads: Iterable[int] = ()) -> CheckedProgram:
+    def __new__(
+        cls,
+        program: Iterable[int],
+        loads: Iterable[int] = (),
+        optional: Mapping[int, Collection[int]] = NOTHING_OPTIONAL,
+    ) -> CheckedProgram:
         """Raises ValueError for a program that no process could run, or that uses a slot again."""
+        # imported where it is needed, as that takes a moment, and an answer that was kept needs no replay
+        from whichgpu import compiled_replay  # noqa: PLC0415
+
         self = super().__new__(cls, program)
-        self.loads = tuple(loads)
-        self.slots = max(map(abs, self), default=0)
-        _check_entries(self, self.slots)
-        if not _uses_slots_once(self):
+        self.loads = tuple(sorted(loads))
+        self.optional = optional
+        self.compiled = compiled_replay.as_arrays(self, self.loads, optional)
+        self.slots = len(self.compiled.group_of)
+        if not compiled_replay.uses_slots_once(self.compiled.program, self.slots):
             raise ValueError("the program frees a slot that is not alive, or allocates a slot twice")
         return self
 
 
-NOTHING_OPTIONAL: Mapping[int, Collection[int]] = {}
-
-
 def replay(
     program: Sequence[int],
-    sizes: Sequence[int],
+    sizes: Sequence[int] | NDArray[np.int64],
     limit_bytes: int | None,
     config: AllocatorConfig = DEFAULT_CONFIG,
-    optional: Mapping[int, Collection[int]] = NOTHING_OPTIONAL,
 ) -> Replay:
     """Run a program of allocations and frees: does it fit, and how much memory does it reserve?
 
     `slot + 1` in `program` allocates `sizes[slot]` bytes, `-(slot + 1)` frees them; a slot may be used again. `EMPTY_CACHE`
     does what `torch.cuda.empty_cache` does.
     `limit_bytes` is the most that all segments may add up to (card memory less the CUDA context, or what
-    `torch.cuda.set_per_process_memory_fraction` allows), None for no limit. A slot in `optional` is done without where
-    there is no room for it although the cache has been given back, and so are from then on those it stands for there.
-    Raises ValueError for a program that no process could run. A `CheckedProgram` is replayed somewhat faster.
+    `torch.cuda.set_per_process_memory_fraction` allows), None for no limit. Raises ValueError for a program that no process
+    could run. A `CheckedProgram` is replayed somewhat faster.
     """
-    checked = isinstance(program, CheckedProgram) and program.slots <= len(sizes)
-    if not checked:
+    if not isinstance(program, CheckedProgram) or program.slots > len(sizes):
         _check_entries(program, len(sizes))
-    if sizes and min(sizes) < 0:
+    least_bytes, most_bytes = _extremes(sizes)
+    if least_bytes < 0:
         slot = next(slot for slot, size in enumerate(sizes) if size < 0)
         raise ValueError(f"sizes[{slot}] is {sizes[slot]}; sizes are 0 or more bytes")
     plain = not config.expandable_segments and config.max_split_size_bytes is None
-    if plain and (limit_bytes is None or limit_bytes >= 0) and (checked or _uses_slots_once(program)):
-        return _replay_plain(program, sizes, limit_bytes, optional)
-    return _replay_by_steps(program, sizes, limit_bytes, config, optional)
+    countable = most_bytes * len(sizes) < _COUNTABLE_BYTES
+    if plain and countable and (limit_bytes is None or limit_bytes >= 0):
+        checked = program if isinstance(program, CheckedProgram) else _checked(program)
+        if checked is not None:
+            return _replay_compiled(checked, sizes, limit_bytes)
+    return _replay_by_steps(program, [*map(int, sizes)], limit_bytes, config)
 
 
-def drive(
-    allocator: CachingAllocator,
-    program: Sequence[int],
-    sizes: Sequence[int],
-    optional: Mapping[int, Collection[int]] = NOTHING_OPTIONAL,
-) -> Iterator[dict[int, Block]]:
+def _extremes(sizes: Sequence[int] | NDArray[np.int64]) -> tuple[int, int]:
+    if not len(sizes):
+        return 0, 0
+    if isinstance(sizes, Sequence):
+        return min(sizes), max(sizes)
+    return int(sizes.min()), int(sizes.max())
+
+
+def _checked(program: Sequence[int]) -> CheckedProgram | None:
+    try:
+        return CheckedProgram(program)
+    except ValueError:
+        return None
+
+
+def most_requested_bytes(program: CheckedProgram, sizes: Sequence[int] | NDArray[np.int64]) -> int:
+    """The most that is asked for at once: no allocator gets along with less."""
+    from whichgpu import compiled_replay  # noqa: PLC0415
+
+    return compiled_replay.most_requested_bytes(program.compiled, sizes)
+
+
+def drive(allocator: CachingAllocator, program: Sequence[int], sizes: Sequence[int]) -> Iterator[dict[int, Block]]:
     """Run a program on an allocator, entry by entry: after each, the blocks that are alive, by slot.
 
-    It is the same dictionary each time. Program, sizes and `optional` are those of `replay`. Raises OutOfMemory where the
-    program ends for want of memory, and ValueError for one that no process could run.
+    It is the same dictionary each time. Program and sizes are those of `replay`. Raises OutOfMemory where the program ends
+    for want of memory, and ValueError for one that no process could run.
     """
     live: dict[int, Block] = {}
     skipped: set[int] = set()
-    loads = program.loads if isinstance(program, CheckedProgram) else ()
+    checked = program if isinstance(program, CheckedProgram) else None
+    loads, optional = (checked.loads, checked.optional) if checked is not None else ((), NOTHING_OPTIONAL)
     for index, entry in enumerate(program):
         for _ in range(loads.count(index)):
             allocator.load()
@@ -625,31 +666,18 @@ def _check_entries(program: Sequence[int], slots: int) -> None:
         )
 
 
-def _uses_slots_once(program: Sequence[int]) -> bool:
-    if len(set(program)) < len(program) - max(program.count(EMPTY_CACHE) - 1, 0):
-        return False
-    born: set[int] = {EMPTY_CACHE}
-    for entry in program:
-        if entry > 0:
-            born.add(entry)
-        elif -entry not in born:
-            return False
-    return True
-
-
 def _replay_by_steps(
     program: Sequence[int],
     sizes: Sequence[int],
     limit_bytes: int | None,
     config: AllocatorConfig,
-    optional: Mapping[int, Collection[int]],
 ) -> Replay:
     """The replay of any program with any settings: the class above, one call at a time."""
     allocator = CachingAllocator(limit_bytes, config)
     index = peak = reserved = 0
     peak_at = reserved_at = failed_at = None
     try:
-        for _ in drive(allocator, program, sizes, optional):
+        for _ in drive(allocator, program, sizes):
             if allocator.allocated_bytes > peak:
                 peak = allocator.allocated_bytes
                 peak_at = index
@@ -678,162 +706,49 @@ def _replay_by_steps(
     )
 
 
-# The same for what nearly every replay is: default settings, and slots used once. Nothing but numbers and one loop, since
-# the largest batch of every card takes hundreds of replays of tens of thousands of entries. The class above says what
-# it must do, and the tests hold the two against each other.
-#
-# Sizes and addresses are in units of MIN_BLOCK_BYTES. A free block is its key, size << _ADDRESS_BITS | address. `edges` has the key of a
-# free block at the addresses of both its ends. They cannot be confused, as free blocks that touch are merged: what
-# starts where a live block ends is behind it, what ends where it starts is before it. `Addresses` keeps segments apart, so
-# that blocks of two segments never touch.
-
-_UNIT_BITS = MIN_BLOCK_BYTES.bit_length() - 1
-_ADDRESS_BITS = 48
-_ADDRESS_MASK = (1 << _ADDRESS_BITS) - 1
-_SMALL = SMALL_BYTES >> _UNIT_BITS
-_SMALL_SEGMENT = SMALL_SEGMENT_BYTES >> _UNIT_BITS
-
-
-def _replay_plain(
-    program: Sequence[int], sizes: Sequence[int], limit_bytes: int | None, optional: Mapping[int, Collection[int]]
+def _replay_compiled(
+    program: CheckedProgram, sizes: Sequence[int] | NDArray[np.int64], limit_bytes: int | None
 ) -> Replay:
-    """`_replay_by_steps` with default settings, for a program that uses every slot once."""
-    limit = _ADDRESS_MASK if limit_bytes is None else limit_bytes >> _UNIT_BITS
-    asked = [0, *sizes]
-    blocks = [(size + 511) >> _UNIT_BITS for size in asked]  # sizes of the blocks; round_size, inlined
-    addresses = [0] * len(asked)
-    small: list[int] = []  # keys of the free blocks, in the order of best fit
-    large: list[int] = []
-    edges: dict[int, int] = {}
-    segments: dict[int, int] = {}  # size by address
-    driver = Addresses(MIN_BLOCK_BYTES, 1)
-    loads = [*reversed(program.loads)] if isinstance(program, CheckedProgram) else []
-    requested = peak_requested = allocated = peak_allocated = reserved = peak_reserved = released_cache = 0
-    reserved_at = peak_at = failed_at = None
-    refused = _ADDRESS_MASK
-    for index, entry in enumerate(program):
-        if entry > 0:
-            size = blocks[entry]
-            if size <= _SMALL:
-                if not size:
-                    continue
-                keys, keep_unsplit_up_to = small, 0
-            else:
-                keys, keep_unsplit_up_to = large, _SMALL
-            at = bisect_left(keys, size << _ADDRESS_BITS)
-            if at < len(keys):
-                key = keys[at]
-                address = key & _ADDRESS_MASK
-                rest = (key >> _ADDRESS_BITS) - size
-                del edges[address]
-                if rest > keep_unsplit_up_to:
-                    after = address + size
-                    edges[after] = edges[after + rest] = key = rest << _ADDRESS_BITS | after
-                    if not at or keys[at - 1] < key:
-                        keys[at] = key
-                    else:
-                        del keys[at]
-                        insort(keys, key, 0, at)
-                else:
-                    del keys[at], edges[address + size + rest]
-                    blocks[entry] = size = size + rest
-            else:
-                segment = segment_size(size << _UNIT_BITS) >> _UNIT_BITS
-                while loads and loads[-1] <= index:
-                    loads.pop()
-                    driver.load()
-                if reserved + segment > limit:
-                    refused = min(refused, reserved + segment)
-                    reserved -= _release_segments(segments, edges, small, large, driver)
-                    released_cache += 1
-                    if reserved + segment > limit:
-                        refused = min(refused, reserved + segment)
-                        if entry - 1 in optional:
-                            for slot in optional[entry - 1]:
-                                if not addresses[slot + 1]:  # what is there already is given back as ever
-                                    blocks[slot + 1] = 0
-                            continue
-                        failed_at = index
-                        break
-                address = driver.place(segment)
-                segments[address] = segment
-                reserved += segment
-                if reserved > peak_reserved:
-                    peak_reserved = reserved
-                    reserved_at = index
-                rest = segment - size
-                if rest > keep_unsplit_up_to:
-                    after = address + size
-                    edges[after] = edges[after + rest] = key = rest << _ADDRESS_BITS | after
-                    insort(keys, key)
-                else:
-                    blocks[entry] = size = segment
-            addresses[entry] = address
-            requested += asked[entry]
-            if requested > peak_requested:  # noqa: PLR1730  a call of max() costs a tenth of the loop
-                peak_requested = requested
-            allocated += size
-            if allocated > peak_allocated:
-                peak_allocated = allocated
-                peak_at = index
-        else:
-            slot = -entry
-            size = blocks[slot]
-            if size <= _SMALL:
-                if not size:
-                    if entry == EMPTY_CACHE:
-                        while loads and loads[-1] <= index:
-                            loads.pop()
-                            driver.load()
-                        reserved -= _release_segments(segments, edges, small, large, driver)
-                    continue
-                keys = small
-            else:
-                keys = large
-            requested -= asked[slot]
-            allocated -= size
-            address = addresses[slot]
-            end = address + size
-            if end in edges:
-                key = edges.pop(end)
-                del keys[bisect_left(keys, key)]
-                end += key >> _ADDRESS_BITS
-            if address in edges:
-                key = edges.pop(address)
-                del keys[bisect_left(keys, key)]
-                address -= key >> _ADDRESS_BITS
-            edges[address] = edges[end] = key = (end - address) << _ADDRESS_BITS | address
-            insort(keys, key)
+    """`_replay_by_steps` with default settings for a program that uses every slot once, some twenty times as fast."""
+    from whichgpu import compiled_replay  # noqa: PLC0415
+
+    outcome = compiled_replay.replay(program.compiled, sizes, limit_bytes)
+    failed_at = _position(outcome.failed_at)
+    refused_bytes = outcome.refused_bytes
     return Replay(
         fits=failed_at is None,
         failed_at=failed_at,
-        failed_request_bytes=None if failed_at is None else sizes[program[failed_at] - 1],
-        peak_reserved_bytes=peak_reserved << _UNIT_BITS,
-        peak_allocated_bytes=peak_allocated << _UNIT_BITS,
-        peak_requested_bytes=peak_requested,
-        peak_at=peak_at,
-        peak_reserved_at=reserved_at,
-        released_cache=released_cache,
-        final_reserved_bytes=reserved << _UNIT_BITS,
-        final_allocated_bytes=allocated << _UNIT_BITS,
-        same_from_bytes=peak_reserved << _UNIT_BITS,
-        same_below_bytes=None if refused == _ADDRESS_MASK else refused << _UNIT_BITS,
+        failed_request_bytes=None if failed_at is None else int(sizes[program[failed_at] - 1]),
+        peak_reserved_bytes=outcome.peak_reserved_bytes,
+        peak_allocated_bytes=outcome.peak_allocated_bytes,
+        peak_requested_bytes=outcome.peak_requested_bytes,
+        peak_at=_position(outcome.peak_at),
+        peak_reserved_at=_position(outcome.peak_reserved_at),
+        released_cache=outcome.released_cache,
+        final_reserved_bytes=outcome.reserved_bytes,
+        final_allocated_bytes=outcome.allocated_bytes,
+        same_from_bytes=outcome.peak_reserved_bytes,
+        same_below_bytes=refused_bytes if refused_bytes < compiled_replay.NO_LIMIT_BYTES else None,
     )
 
 
-def _release_segments(
-    segments: dict[int, int], edges: dict[int, int], small: list[int], large: list[int], driver: Addresses
-) -> int:
-    """Give every segment that is one free block back to the driver; how much that is."""
-    free = [
-        (address, size) for address, size in segments.items() if edges.get(address) == size << _ADDRESS_BITS | address
-    ]
-    for address, size in free:
-        keys = small if size == _SMALL_SEGMENT else large
-        del keys[bisect_left(keys, size << _ADDRESS_BITS | address)]
-        del edges[address], edges[address + size], segments[address]
-        driver.give_back(address, size)
-    return sum(size for _, size in free)
+def _position(index: int) -> int | None:
+    return index if index >= 0 else None
+
+
+@cache
+def get_ready() -> None:
+    """Begin, in another thread, what the first replay would wait for; to be called where there is something else to do.
+
+    That takes seconds on a machine where it was never done. The process does not end before it is through.
+    """
+
+    def prepare() -> None:
+        from whichgpu import compiled_replay  # noqa: PLC0415
+
+        compiled_replay.compile_now()
+
+    Thread(target=prepare, name="get the replay ready").start()
 
 
 def live_at(program: Sequence[int], index: int) -> list[int]:

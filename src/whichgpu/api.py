@@ -20,7 +20,6 @@ from whichgpu.errors import InputError
 from whichgpu.explanation import ExplainReport
 from whichgpu.overheads import context_bytes
 from whichgpu.predictor import Predictor, Progress
-from whichgpu.sharing import Helper
 from whichgpu.torch_build import installed_torch
 from whichgpu.tracers import falling_back
 
@@ -60,7 +59,7 @@ def fit(
     if optimizer is not None:
         ref = workload.with_options(ref, {"optimizer": optimizer})
     exact = bool(gpus) or limited
-    with Helper() as helper, Predictor(ref, cache=cache, on_progress=on_progress, exact=exact) as predictor:
+    with Predictor(ref, cache=cache, on_progress=on_progress, exact=exact) as predictor:
         limit_card = chosen[0] if gpus else cards.find(DEFAULT_CARD)
         first = limit_card if limited else chosen[0]
         if batch_size is not None:
@@ -69,7 +68,7 @@ def fit(
         size = batch_size if batch_size is not None else predictor.default_batch_size(first.capability)
 
         def answers() -> list[tuple[catalogue.Gpu, FitRow]]:
-            found = _fit_rows(predictor, helper, chosen, size, on_progress)
+            found = _fit_rows(predictor, chosen, size, on_progress)
             if memory_limit_bytes is not None:
                 estimate = predictor.estimate(limit_card.capability)
                 found.insert(0, (limit_card, advice.limit_row(estimate, size, memory_limit_bytes)))
@@ -98,29 +97,26 @@ def fit(
 
 def _fit_rows(
     predictor: Predictor,
-    helper: Helper,
     cards: Sequence[catalogue.Gpu],
     batch_size: int,
     on_progress: Progress | None,
 ) -> list[tuple[catalogue.Gpu, FitRow]]:
     """Each card with its answer, in order."""
     rows = {}
-    for card, problems in _in_turn(
-        predictor, helper.in_turn(predictor, cards, batch_size), len(cards), "", on_progress
-    ):
+    for card, problems in _in_turn(predictor, cards, "", on_progress):
         estimate = predictor.estimate(card.capability)
         rows[card.id] = advice.fit_row(card, estimate, batch_size, context_bytes(), problems)
     return [(card, rows[card.id]) for card in cards]
 
 
 def _in_turn(
-    predictor: Predictor, cards: Iterable[catalogue.Gpu], count: int, words: str, on_progress: Progress | None
+    predictor: Predictor, cards: Sequence[catalogue.Gpu], words: str, on_progress: Progress | None
 ) -> Iterator[tuple[catalogue.Gpu, list[str]]]:
     """Each card with why it cannot run the step, if so; `on_progress` hears of each."""
     build = installed_torch()
     for number, card in enumerate(cards):
         if on_progress is not None:
-            on_progress(f"{words}{card.name} ({number + 1} of {count})")
+            on_progress(f"{words}{card.name} ({number + 1} of {len(cards)})")
         dtypes = advice.dtypes_used(predictor.facts(card.capability))
         yield card, catalogue.supports(card, build.version, build.cuda, dtypes)
 
@@ -224,18 +220,17 @@ def rank(
     answers: dict[str, dict[str, advice.Largest]] = {}
     traces: dict[str, TraceInfo] = {}
     notes: list[str] = []
-    with Helper() as helper:
-        for number, ref in enumerate(refs, 1):
-            told_of = _part(number, len(refs), on_progress)
-            with Predictor(ref, cache=cache, on_progress=told_of) as predictor:
-                largest = _largest_on_each(predictor, helper, chosen, told_of)
-                most = max(chosen, key=lambda card: largest[card.id].batch_size)
-                if predictor.confirm(largest[most.id].batch_size, most.capability):
-                    largest = _largest_on_each(predictor, helper, chosen, told_of)
-                answers[ref.text] = largest
-                traces[ref.text] = predictor.info()
-                told = (*predictor.notes(), *_unbounded(one.batch_size for one in largest.values()))
-                notes += [f"{ref.text}: {note}" for note in told]
+    for number, ref in enumerate(refs, 1):
+        told_of = _part(number, len(refs), on_progress)
+        with Predictor(ref, cache=cache, on_progress=told_of) as predictor:
+            largest = _largest_on_each(predictor, chosen, told_of)
+            most = max(chosen, key=lambda card: largest[card.id].batch_size)
+            if predictor.confirm(largest[most.id].batch_size, most.capability):
+                largest = _largest_on_each(predictor, chosen, told_of)
+            answers[ref.text] = largest
+            traces[ref.text] = predictor.info()
+            told = (*predictor.notes(), *_unbounded(one.batch_size for one in largest.values()))
+            notes += [f"{ref.text}: {note}" for note in told]
     prices = {card.id: (cards.price(card, "buy"), cards.price(card, "rent")) for card in chosen}
     return RankReport(
         workloads=tuple(ref.text for ref in refs),
@@ -254,10 +249,10 @@ def _part(number: int, count: int, on_progress: Progress | None) -> Progress | N
 
 
 def _largest_on_each(
-    predictor: Predictor, helper: Helper, cards: Sequence[catalogue.Gpu], on_progress: Progress | None
+    predictor: Predictor, cards: Sequence[catalogue.Gpu], on_progress: Progress | None
 ) -> dict[str, advice.Largest]:
     """The largest batches of one workload, by card."""
-    turns = _in_turn(predictor, helper.in_turn(predictor, cards), len(cards), f"{predictor.ref.text} on ", on_progress)
+    turns = _in_turn(predictor, cards, f"{predictor.ref.text} on ", on_progress)
     return {
         card.id: advice.largest(card, predictor.estimate(card.capability), context_bytes(), problems)
         for card, problems in turns

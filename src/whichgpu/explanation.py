@@ -137,7 +137,7 @@ def _walked(
     born: dict[int, int] = {}
     allocated: list[int] = []
     held: list[tuple[int, int, int]] = []
-    steps = drive(allocator, program.instructions, program.sizes, program.optional)
+    steps = drive(allocator, program.instructions, program.sizes)
     for place, (instruction, live) in enumerate(zip(program.instructions, steps, strict=True)):
         if instruction > 0:
             born[instruction - 1] = place

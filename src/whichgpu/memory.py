@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from itertools import accumulate, islice
+from itertools import islice
 from math import log
 from typing import NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
 import msgspec
+import numpy as np
 
 from whichgpu import search, workspaces
 from whichgpu.allocator import (
@@ -26,11 +27,12 @@ from whichgpu.allocator import (
     CheckedProgram,
     Replay,
     drive,
+    most_requested_bytes,
     replay,
 )
 from whichgpu.batch_sizes import MAX_BATCH_SIZE
 from whichgpu.capability import Capability
-from whichgpu.scaling import Scaled, Single
+from whichgpu.scaling import Scaled, Single, Sizes
 from whichgpu.trace import EventKind, Op
 
 HELD = ("weight", "gradient", "optimizer_state", "activation", "temporary", "workspace", "input", "buffer")
@@ -60,11 +62,15 @@ class Program(msgspec.Struct, frozen=True):
     """What the allocator is asked for at one batch size."""
 
     instructions: CheckedProgram  # slot + 1 allocates, -(slot + 1) frees
-    sizes: list[int]
+    size_array: Sizes  # bytes by slot
     op_at: list[int]  # positions in `instructions` where operators begin ...
     op_index: list[int]  # ... and which ones
     storages: int  # slots from here on are temporaries and workspaces
-    optional: dict[int, list[int]]  # slots that are done without where there is no room, and those like them
+
+    @property
+    def sizes(self) -> list[int]:
+        """Bytes by slot."""
+        return [*map(int, self.size_array)]
 
 
 class Peak(msgspec.Struct, frozen=True, kw_only=True):
@@ -158,7 +164,7 @@ class MemoryModel:
         result = known.replay(limit_bytes)
         if result is None:
             program = self._program(batch_size, known)
-            result = replay(program.instructions, program.sizes, limit_bytes, self._config, program.optional)
+            result = replay(program.instructions, program.size_array, limit_bytes, self._config)
             known.replays.append(result)
         return result
 
@@ -318,20 +324,15 @@ def _remembered(answers: dict[Question, Answer], question: Question, find: Calla
 
 def _least_bytes(program: Program) -> int:
     """What is asked for at the most at once by all that cannot be done without: no allocator gets along with less."""
-    sizes = list(program.sizes)
-    for slot in program.optional:
-        sizes[slot] = 0
-    # an instruction is an index into this: slot + 1 from the front, and -(slot + 1) from the back
-    changes = [0, *sizes, *[-size for size in reversed(sizes)]]
-    return max(accumulate(map(changes.__getitem__, program.instructions)), default=0)
+    sizes = program.size_array.copy()
+    sizes[list(program.instructions.optional)] = 0
+    return most_requested_bytes(program.instructions, sizes)
 
 
 def _blocks_at(program: Program, result: Replay, config: AllocatorConfig) -> list[tuple[int, int]]:
     """Slot and bytes of every block that is held at the allocated peak of a replay."""
     assert result.peak_at is not None
-    steps = drive(
-        CachingAllocator(result.same_from_bytes, config), program.instructions, program.sizes, program.optional
-    )
+    steps = drive(CachingAllocator(result.same_from_bytes, config), program.instructions, program.sizes)
     live = next(islice(steps, result.peak_at, None))
     return [(slot, block.size) for slot, block in live.items()]
 
@@ -360,7 +361,7 @@ class _Shared:
         self._skeleton = _Skeleton(source)
         self._programs: dict[tuple[int, _Temporaries], Program] = {}
         self._ops: dict[int, list[Op]] = {}  # by batch size, for all capabilities
-        self._sizes: dict[int, list[int]] = {}
+        self._sizes: dict[int, Sizes] = {}
         self._known: dict[tuple[int, _Temporaries, AllocatorConfig], _Known] = {}
 
     def known(
@@ -376,8 +377,8 @@ class _Shared:
     def _ops_at(self, source: Scaled | Single, batch_size: int) -> list[Op]:
         return _kept(self._ops, batch_size, lambda: self._skeleton.operators(source, batch_size))
 
-    def _sizes_at(self, source: Scaled | Single, batch_size: int) -> list[int]:
-        return _kept(self._sizes, batch_size, lambda: source.storage_bytes(batch_size))
+    def _sizes_at(self, source: Scaled | Single, batch_size: int) -> Sizes:
+        return _kept(self._sizes, batch_size, lambda: source.storage_array(batch_size))
 
     def program(self, source: Scaled | Single, batch_size: int, temporaries: _Temporaries) -> Program:
         """The program at a batch size; the last few are kept."""
@@ -421,7 +422,6 @@ class _Layout(msgspec.Struct, frozen=True):
     op_at: list[int]
     op_index: list[int]
     taken: list[tuple[int, int]]  # temporaries in the order of their slots: group and number in it
-    optional: dict[int, list[int]]
 
 
 # Copied by the driver itself, unless they change the type.
@@ -433,6 +433,35 @@ def _is_kernel(op: Op) -> bool:
     read = [tensor for tensor in op.inputs if tensor.storage >= 0]
     copied = op.name in _COPIES and all(tensor.dtype == op.outputs[0].dtype for tensor in read if op.outputs)
     return bool(read) and not copied
+
+
+class _Plan(NamedTuple):
+    """In which order an operator takes and frees its temporaries among its own allocations."""
+
+    entries: list[tuple[int, int]]  # (0, own allocation); (1 or -1, place in `taken` from 1 on): it is taken, or freed
+    taken: list[int]  # numbers of the temporaries, in order
+    simple: bool  # whether it is the same each time, nothing being kept or tried once only
+
+
+def _plan(temporaries: Sequence[workspaces.Temporary], last: int) -> _Plan:
+    """The plan for an operator with so many own allocations."""
+
+    def place_of(before: int, earliest: int = 0) -> int:
+        return before if earliest <= before < last else last
+
+    entries: list[tuple[int, int]] = []
+    taken: list[int] = []
+    frees: dict[int, list[tuple[int, int]]] = {}  # by the own allocation before which they come
+    for place in range(last + 1):
+        for number, temporary in enumerate(temporaries):
+            if place_of(temporary.before_output) == place:
+                taken.append(number)
+                entries.append((1, len(taken)))
+                frees.setdefault(place_of(temporary.freed_before, place), []).append((-1, len(taken)))
+        entries += frees.get(place, ())
+        if place < last:
+            entries.append((0, place))
+    return _Plan(entries, taken, not any(one.kept or one.search for one in temporaries))
 
 
 class _Skeleton:
@@ -482,7 +511,7 @@ class _Skeleton:
         """What the operators of each group take on a card of a capability."""
         return tuple(workspaces.temporaries(op, capability) for op in operators)
 
-    def program(self, storage_bytes: list[int], temporaries: _Temporaries) -> Program:
+    def program(self, storage_bytes: Sizes, temporaries: _Temporaries) -> Program:
         """Everything with its sizes; `temporaries` by group."""
         # batch sizes differ in sizes, seldom in what is allocated and freed
         names: dict[str, int] = {}
@@ -490,8 +519,9 @@ class _Skeleton:
         layout = self._layouts.get(shape)
         if layout is None:
             layout = self._layouts[shape] = self._layout(len(storage_bytes), temporaries)
-        sizes = [*storage_bytes, *[temporaries[group][number].bytes for group, number in layout.taken]]
-        return Program(layout.instructions, sizes, layout.op_at, layout.op_index, len(storage_bytes), layout.optional)
+        taken = [temporaries[group][number].bytes for group, number in layout.taken]
+        sizes = np.append(storage_bytes, np.array(taken, np.int64))
+        return Program(layout.instructions, sizes, layout.op_at, layout.op_index, len(storage_bytes))
 
     def _layout(self, storages: int, temporaries: _Temporaries) -> _Layout:
         out: list[int] = []
@@ -501,6 +531,7 @@ class _Skeleton:
         kept: set[str] = set()
         searched: set[str] = set()
         loads: list[int] = []
+        plans: dict[tuple[int, int], _Plan] = {}  # by group and number of own allocations
         for instructions, marks, group, own in self._pieces:
             base = len(out)
             for at, index in marks:
@@ -512,33 +543,41 @@ class _Skeleton:
             if group < 0 or not temporaries[group]:
                 out += own
                 continue
-            frees: dict[int, list[int]] = {}  # by the own allocation before which they come
-            last = len(own)
-            for place in range(last + 1):
-                for number, temporary in enumerate(temporaries[group]):
-                    at = temporary.before_output
-                    if (at if 0 <= at < last else last) != place:
-                        continue
-                    if temporary.kept:
-                        if temporary.key in kept:
-                            continue
-                        kept.add(temporary.key)
-                        if temporary.key.startswith(workspaces.CUBLAS):
-                            loads.append(len(out))
-                    if temporary.search in searched:
-                        continue
-                    taken.append((group, number))
-                    slot = storages + len(taken)
-                    out.append(slot)
-                    if temporary.search:
-                        searched.add(temporary.search)
-                        out += (-slot, EMPTY_CACHE)
-                    elif not temporary.kept:
-                        until = temporary.freed_before
-                        frees.setdefault(until if place <= until < last else last, []).append(-slot)
-                out += frees.get(place, ())
-                if place < last:
+            plan = plans.get((group, len(own)))
+            if plan is None:
+                plan = plans[group, len(own)] = _plan(temporaries[group], len(own))
+            if plan.simple:
+                before_first = storages + len(taken)
+                out += [own[number] if sign == 0 else sign * (before_first + number) for sign, number in plan.entries]
+                taken += [(group, number) for number in plan.taken]
+                continue
+            slot_of: dict[int, int] = {}
+            for sign, place in plan.entries:
+                if sign == 0:
                     out.append(own[place])
+                    continue
+                number = plan.taken[place - 1]
+                temporary = temporaries[group][number]
+                if sign < 0:
+                    if number in slot_of:
+                        out.append(-slot_of[number])
+                    continue
+                if temporary.kept:
+                    if temporary.key in kept:
+                        continue
+                    kept.add(temporary.key)
+                    if temporary.key.startswith(workspaces.CUBLAS):
+                        loads.append(len(out))
+                if temporary.search in searched:
+                    continue
+                taken.append((group, number))
+                slot = storages + len(taken)
+                out.append(slot)
+                if temporary.search:
+                    searched.add(temporary.search)
+                    out += (-slot, EMPTY_CACHE)
+                elif not temporary.kept:
+                    slot_of[number] = slot
         alike: dict[tuple[int, int], list[int]] = {}
         for place, origin in enumerate(taken):
             alike.setdefault(origin, []).append(storages + place)
@@ -548,4 +587,4 @@ class _Skeleton:
             if temporaries[group][number].optional
             for slot in slots
         }
-        return _Layout(CheckedProgram(out, loads), op_at, op_index, taken, optional)
+        return _Layout(CheckedProgram(out, loads, optional), op_at, op_index, taken)

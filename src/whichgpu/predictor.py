@@ -82,24 +82,6 @@ class Predictor:
         """All that is known, by class of cards, way of scaling and capability."""
         return self._book.answers
 
-    @property
-    def shareable(self) -> bool:
-        """Whether another process would come to the same answers from what is kept on disk, without tracing anything."""
-        return self._cached and all(
-            scaled.affine and scaled.example.kind == "fake" for scaled in self._scalings.values()
-        )
-
-    def knows_largest(self, capability: tuple[int, int], room_bytes: int) -> bool:
-        """Whether the largest batch in so much memory is known already."""
-        model = self.model(capability)
-        return isinstance(model, LineModel) or room_bytes in model.answers.largest
-
-    def learn(self, answers: dict[str, Answers]) -> None:
-        """Take over what another predictor of the same workload has worked out."""
-        for question, found in answers.items():
-            known = self._book.answers.setdefault(question, Answers())
-            known.update(found)
-
     def keep(self) -> None:
         """Keep on disk what has been worked out since."""
         kinds = {scaled.example.kind for scaled in self._scalings.values()}
@@ -247,13 +229,6 @@ class Predictor:
         if not self._scalings[name].example.events:  # only its facts are known yet
             self._scalings[name] = self._as_checked(name, self._tracers.scaling(name))
         return self._scalings[name].example
-
-    @property
-    def events(self) -> int:
-        """How many events a replay goes through, about; 0 while nothing was traced."""
-        return max(
-            (len(scaled.at(self._tracers.batch_sizes[0]).events) for scaled in self._scalings.values()), default=0
-        )
 
     def facts(self, capability: tuple[int, int]) -> Trace:
         """The same, perhaps without operators, storages and events: then nothing need be read."""

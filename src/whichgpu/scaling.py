@@ -14,9 +14,13 @@ from itertools import repeat
 from math import ceil
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from whichgpu.errors import TraceError, WhichGpuError
 from whichgpu.trace import Op, Tensor, Trace
+
+Sizes = NDArray[np.int64]  # bytes by storage
 
 # By which share of all bytes sizes may differ from a straight line and still be taken for one that varies.
 LARGEST_SPREAD = 0.01
@@ -24,6 +28,7 @@ LARGEST_SPREAD = 0.01
 LARGEST_BEND = Fraction(1, 5)
 # Which share of all bytes the data may decide about: where it is more, blocks of other sizes at each step fragment memory.
 LARGEST_SHARE = 0.05
+MOST_BYTES = 1 << 59  # of one storage: more than any memory has, and safe in 64 bits
 _KEPT = 8  # traces of single batch sizes that are kept; each may take tens of megabytes
 
 
@@ -62,8 +67,7 @@ class Scaled:
         self.high = high
         self.events = low.events
         gap = high.batch_size - low.batch_size
-        self._bases = [storage.bytes for storage in low.storages]
-        self._slopes: list[int] = []
+        slopes: list[int] = []
         self._curves: dict[int, tuple[Fraction, Fraction, Fraction]] = {}
         for index, (one, other) in enumerate(zip(low.storages, high.storages, strict=True)):
             slope, rest = divmod(other.bytes - one.bytes, gap)
@@ -71,8 +75,12 @@ class Scaled:
                 self._curves[index] = _line(low.batch_size, one.bytes, Fraction(other.bytes - one.bytes, gap))
             elif rest and third is None:
                 raise TraceError(f"{low.workload}: a storage grows by a fraction of a byte per sample")
-            self._slopes.append(slope)
+            slopes.append(slope)
+        self._bases = np.array(_sizes(low), np.int64)
+        self._slopes = np.array(slopes, np.int64)
+        self._steepest = int(max(self._bases.max(initial=0), np.abs(self._slopes).max(initial=0)))
         self._gap = gap
+        self._same: dict[int, bool] = {}  # by operator, as far as it was asked
         if third is not None:
             self._add_curves(third)
 
@@ -88,24 +96,32 @@ class Scaled:
         places = [trace.batch_size for trace in (self.low, self.high, third)]
         on_line = self.storage_bytes(third.batch_size)
         for index, storage in enumerate(third.storages):
-            straight = self.low.storages[index].bytes + self._slopes[index] * self._gap
+            straight = self.low.storages[index].bytes + int(self._slopes[index]) * self._gap
             if on_line[index] != storage.bytes or straight != self.high.storages[index].bytes:
                 sizes = [trace.storages[index].bytes for trace in (self.low, self.high, third)]
                 self._curves[index] = _parabola(places, sizes)
 
-    def storage_bytes(self, batch_size: int) -> list[int]:
-        """Requested bytes of every storage at a batch size."""
+    def storage_array(self, batch_size: int) -> Sizes:
+        """Requested bytes of every storage at a batch size; none is said to be more than `MOST_BYTES`."""
         by = batch_size - self.low.batch_size
-        sizes = [base + slope * by for base, slope in zip(self._bases, self._slopes, strict=True)]
-        if sizes and min(sizes) < 0:
-            sizes = [max(size, 0) for size in sizes]
+        if self._steepest * (abs(by) + 1) < MOST_BYTES:
+            sizes = (self._bases + self._slopes * by).clip(0)
+        else:
+            lines = zip(self._bases.tolist(), self._slopes.tolist(), strict=True)
+            sizes = np.array([_within_bounds(base + slope * by) for base, slope in lines], np.int64)
         for index, (constant, linear, square) in self._curves.items():
-            sizes[index] = max(ceil(constant + linear * batch_size + square * batch_size**2), 0)
+            sizes[index] = _within_bounds(ceil(constant + linear * batch_size + square * batch_size**2))
         return sizes
+
+    def storage_bytes(self, batch_size: int) -> list[int]:
+        """The same as a list."""
+        return [*map(int, self.storage_array(batch_size))]
 
     def op(self, index: int, batch_size: int) -> Op:
         """One operator with its shapes at a batch size."""
         low, high = self.low.ops[index], self.high.ops[index]
+        if self._same_at_any(index):
+            return low
         by, gap = batch_size - self.low.batch_size, self._gap
 
         def between(one: Tensor, other: Tensor) -> Tensor:
@@ -126,6 +142,16 @@ class Scaled:
             outputs=tuple(map(between, low.outputs, high.outputs)),
             flops=_between(low.flops, high.flops, by, gap),
         )
+
+    def _same_at_any(self, index: int) -> bool:
+        """Whether an operator is the same at every batch size, as those of optimizers are, with their many tensors."""
+        if index not in self._same:
+            low, high = self.low.ops[index], self.high.ops[index]
+            pairs = zip((*low.inputs, *low.outputs), (*high.inputs, *high.outputs), strict=True)
+            self._same[index] = low.flops == high.flops and all(
+                one.shape == other.shape and one.stride == other.stride for one, other in pairs
+            )
+        return self._same[index]
 
     def signature(self, index: int) -> tuple[object, ...]:
         """Equal for operators that are the same at every batch size but for the storages they touch."""
@@ -206,9 +232,13 @@ class Single:
         self.low = self.high = trace
         self.events = trace.events
 
-    def storage_bytes(self, batch_size: int) -> list[int]:
+    def storage_array(self, batch_size: int) -> Sizes:
         """Requested bytes of every storage."""
-        return [storage.bytes for storage in self.low.storages]
+        return np.array(_sizes(self.low), np.int64)
+
+    def storage_bytes(self, batch_size: int) -> list[int]:
+        """The same as a list."""
+        return _sizes(self.low)
 
     def op(self, index: int, batch_size: int) -> Op:
         """One operator."""
@@ -246,6 +276,10 @@ def _parabola(places: list[int], sizes: list[int]) -> tuple[Fraction, Fraction, 
 
 def _line(place: int, size: int, rate: Fraction) -> tuple[Fraction, Fraction, Fraction]:
     return size - rate * place, rate, Fraction(0)
+
+
+def _within_bounds(size: int) -> int:
+    return min(max(size, 0), MOST_BYTES)
 
 
 def _sizes(trace: Trace) -> list[int]:

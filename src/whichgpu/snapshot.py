@@ -86,7 +86,7 @@ class _Recording:
         starts = dict(zip(self._program.op_at, self._program.op_index, strict=True))  # the last one at a place counts
         frames: list[dict[str, Any]] = []
         program = self._program
-        steps = drive(self._allocator, program.instructions, program.sizes, program.optional)
+        steps = drive(self._allocator, program.instructions, program.sizes)
         for place, (instruction, live) in enumerate(zip(program.instructions, steps, strict=True)):
             if place in starts:
                 frames = self._frames_of(starts[place])

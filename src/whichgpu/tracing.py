@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 import msgspec
 
-from whichgpu import answers, errors
+from whichgpu import allocator, answers, errors
 from whichgpu import trace as traces
 from whichgpu.answers import Book
 from whichgpu.arguments import TIMEOUT_S
@@ -162,6 +162,7 @@ class Tracer:
                 raise
             self._holds_for = answer.holds_for
             self._origin = Origin.empty(self._worker.started).extended(answer.sources, answer.distributions)
+            allocator.get_ready()  # while the worker traces
         return self._worker
 
     def _ask(self, worker: WorkerProcess, request: dict[str, Any], what: str) -> _Answer:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import gzip
 import importlib.util
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +27,7 @@ from whichgpu.allocator import (
     Replay,
     SegmentState,
     _replay_by_steps,
+    get_ready,
     live_at,
     replay,
     round_size,
@@ -696,7 +700,7 @@ def test_what_a_process_loads_is_taken_at_its_place(
     checked = CheckedProgram(program, loads)
 
     assert tuple(loads) == checked.loads
-    assert replay(checked, sizes, limit) == _replay_by_steps(checked, sizes, limit, CONFIGS[0], {})
+    assert replay(checked, sizes, limit) == _replay_by_steps(checked, sizes, limit, CONFIGS[0])
 
 
 @settings(max_examples=100, deadline=None)
@@ -712,7 +716,7 @@ def test_a_program_may_empty_the_cache(
     found = by_class(program, sizes, limit)
 
     assert found == msgspec.structs.astuple(replay(CheckedProgram(program), sizes, limit))
-    assert found == msgspec.structs.astuple(_replay_by_steps(program, sizes, limit, CONFIGS[0], {}))
+    assert found == msgspec.structs.astuple(_replay_by_steps(program, sizes, limit, CONFIGS[0]))
 
 
 def test_an_emptied_cache_keeps_what_is_alive() -> None:
@@ -736,7 +740,7 @@ def test_what_is_done_without_is_as_if_never_asked_for(
     limit = limit_of(case, percent, config)
     slots = sorted(drawn.draw(st.sets(st.sampled_from(range(len(sizes)))))) if sizes else []
     optional = dict.fromkeys(slots, slots)  # one that fails gives all of them up
-    result = replay(program, sizes, limit, config, optional)
+    result = replay(CheckedProgram(program, optional=optional), sizes, limit, config)
     plain = replay(program, sizes, limit, config)
 
     assert result.fits == (result.failed_at is None) == (result.failed_request_bytes is None)
@@ -909,6 +913,24 @@ def test_checked_program_needs_all_its_sizes() -> None:
         replay(CheckedProgram([1]), [5, -1], None)
 
 
+def test_optional_slots_are_those_of_the_program() -> None:
+    """A slot that no entry allocates cannot be optional, nor stand for others."""
+    for optional in ({1: [0]}, {0: [1]}):
+        with pytest.raises(ValueError, match="names a slot that the program does not have"):
+            CheckedProgram([1], optional=optional)
+
+
+@pytest.mark.parametrize("terabytes", [1, 1000, 400_000])
+def test_sums_are_exact_far_above_any_card(terabytes: int) -> None:
+    """No sum is rounded or wraps around, in whatever loop, for sizes that no card will have."""
+    bytes_of = terabytes << 40
+
+    result = replay([1, 2, -1, 3], [bytes_of, bytes_of + 1, 512], None)
+
+    assert (2 * bytes_of + 1, 2 * bytes_of + 512) == (result.peak_requested_bytes, result.peak_allocated_bytes)
+    assert not replay([1, 2], [bytes_of, bytes_of], bytes_of).fits
+
+
 def test_impossible_use_of_the_class_is_refused() -> None:
     """Double frees (also of merged blocks), negative sizes and limits, a tiny max_split_size are errors."""
     allocator = CachingAllocator()
@@ -1039,3 +1061,46 @@ def test_recording_tool_restores_the_program(case: tuple[list[int], list[int]], 
 
 
 RECORD = recorder()
+
+
+REPLAY = "from whichgpu.allocator import replay\nprint(replay([1, -1], [1000], None).peak_reserved_bytes)"
+
+
+def in_a_process(code: str, folder: Path) -> tuple[str, str]:
+    """What a process prints that keeps compiled code in a folder."""
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(folder)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=300, env=environment
+    )
+    return done.stdout, done.stderr
+
+
+def test_what_was_compiled_is_kept_and_made_anew_where_it_is_damaged(tmp_path: Path) -> None:
+    """What an earlier process compiled is used; where that cannot be read it is compiled again, without a word."""
+    assert ("2097152\n", "") == in_a_process(REPLAY, tmp_path)
+    kept = {file: file.read_bytes() for file in tmp_path.rglob("*.nb?")}
+    assert any("_run" in file.name for file in kept)
+    assert ("2097152\n", "") == in_a_process(REPLAY, tmp_path)
+    assert kept == {file: file.read_bytes() for file in kept}
+
+    for file in kept:
+        file.write_bytes(b"damaged")
+
+    assert ("2097152\n", "") == in_a_process(REPLAY, tmp_path)
+    assert all(file.read_bytes() != b"damaged" for file in kept if file.suffix == ".nbi")
+
+
+def test_where_nothing_can_be_kept_it_is_compiled_all_the_same(tmp_path: Path) -> None:
+    """Without a folder for what is compiled, a replay compiles it for itself and says the same."""
+    nowhere = "import numba.core.caching as caching\ncaching.CacheImpl._locator_classes = []\n"
+
+    assert ("2097152\n", "") == in_a_process(nowhere + REPLAY, tmp_path)
+    assert [] == [*tmp_path.iterdir()]
+
+
+def test_getting_ready_needs_no_waiting() -> None:
+    """What the first replay would wait for is begun once, in another thread."""
+    get_ready()
+    get_ready()
+
+    assert 1 == get_ready.cache_info().misses
