@@ -154,7 +154,8 @@ class Predictor:
         """Trace the largest batch size of an answer, or near it, where that is cheap and none as large was.
 
         Says whether the answer has to be worked out again, as sizes are not those foretold. A step that fails there may want
-        another batch size, so that the power of two below is tried; that it failed is part of `info` and `notes`.
+        another batch size, so that the power of two below is tried; that it failed is part of `info` and `notes`. Whatever
+        else goes wrong (a time limit, a crash, values to look at) is no property of the batch size: it is said, and not kept.
         """
         name = self._class_of(capability)
         if not self._scalings[name].affine or self._scalings[name].example.kind != "fake":
@@ -167,8 +168,11 @@ class Predictor:
                 try:
                     self._compare(one, name)
                     break
-                except WhichGpuError as error:
+                except StepError as error:
                     self._failed(one, name, error)
+                except WhichGpuError as error:
+                    self._tracers.unchecked[one] = str(error)
+                    break
         return not self._scalings[name].affine
 
     def _is_far(self, batch_size: int) -> bool:
@@ -187,6 +191,8 @@ class Predictor:
         source = self._scalings[name].at(max(self._tracers.batch_sizes))
         inputs = [storage.category == "input" for storage in source.low.storages]
         input_bytes = sum(compress(source.storage_bytes(size), inputs))
+        if isinstance(source, Single):  # says the same whatever the batch size
+            input_bytes = input_bytes * size // source.low.batch_size
         if input_bytes <= _LARGEST_INPUTS_BYTES:
             return size
         return max(size * _LARGEST_INPUTS_BYTES // input_bytes, _ALWAYS_TRACED)
@@ -205,7 +211,7 @@ class Predictor:
             for each, scaled in self._scalings.items():
                 self._scalings[each] = self._as_checked(each, scaled)
 
-    def _failed(self, batch_size: int, name: str, error: WhichGpuError) -> None:
+    def _failed(self, batch_size: int, name: str, error: StepError) -> None:
         self._tracers.failures[batch_size] = str(error)
         traced = self._book.traced[name]
         self._book.traced[name] = msgspec.structs.replace(traced, failures=dict(self._tracers.failures))

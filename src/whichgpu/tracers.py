@@ -88,6 +88,7 @@ class Tracers:
         self.batch_sizes: BatchSizes = FAKE_BATCH_SIZES  # those that were traced to foretell others from
         self.checked: set[int] = set()  # further ones at which the step ran
         self.failures: dict[int, str] = {}  # batch sizes at which the step raised
+        self.unchecked: dict[int, str] = {}  # batch sizes at which a check came to no end, and why
 
     def close(self, error: type[BaseException] | None = None) -> None:
         """End the workers; hollow tensors that could not go on are remembered while the question is asked again."""
@@ -133,9 +134,12 @@ class Tracers:
             found.append(f"traced at batch sizes {sizes}, since the step fails at others{why}")
         elif early:
             found.append(f"the step fails at some batch sizes: {early}")
+        largest = text.format_count(highest)
         if beyond is not None:
-            largest = text.format_count(highest)
             found.append(f"batches of more than {largest} are computed by memory alone: {failures[beyond]}")
+        for size, message in self.unchecked.items():
+            tried = text.format_count(size)
+            found.append(f"batches of more than {largest} are not checked by a trace; at {tried}: {message}")
         return found
 
     def book(self) -> Book:
