@@ -82,9 +82,7 @@ class Answers(msgspec.Struct):
     replays: dict[tuple[int, int | None], Replay] = {}  # by batch size and limit
     peaks: dict[tuple[int, int | None], Peak] = {}
     largest: dict[int, int] = {}  # by limit
-    safe: dict[
-        tuple[int, int], int
-    ] = {}  # largest that surely fits, by limit and what is left of it for the likely step
+    safe: dict[tuple[int, int], int] = {}  # largest that "fits", by limit and what is left of it for the likely step
 
     def __len__(self) -> int:
         """How many answers there are."""
@@ -506,7 +504,7 @@ class _Skeleton:
             for at, index in marks:
                 op_at.append(base + at)
                 op_index.append(index)
-                if index == self._loaded_before:
+                if index == self._loaded_before and not loads:
                     loads.append(base + at)
             out += instructions
             if group < 0 or not temporaries[group]:
@@ -524,7 +522,8 @@ class _Skeleton:
                             continue
                         kept.add(temporary.key)
                         if temporary.key.startswith(workspaces.CUBLAS):
-                            loads.append(len(out))
+                            # where the first kernel is a product, making the handle loads the kernels too
+                            loads += [len(out)] * (1 if loads else 2)
                     if temporary.search in searched:
                         continue
                     taken.append((group, number))
