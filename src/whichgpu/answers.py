@@ -26,7 +26,7 @@ class Traced(msgspec.Struct, frozen=True, kw_only=True):
     """What came of tracing a workload for one class of cards."""
 
     kind: Literal["fake", "real-cpu"]
-    batch_sizes: tuple[int, int, int]
+    batch_sizes: tuple[int, ...]
     failures: dict[int, str]  # batch sizes at which the step raised
     affine: bool
     reason: str | None

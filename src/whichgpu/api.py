@@ -60,7 +60,8 @@ def fit(
     if optimizer is not None:
         ref = workload.with_options(ref, {"optimizer": optimizer})
     exact = bool(gpus) or limited
-    with Helper() as helper, Predictor(ref, cache=cache, on_progress=on_progress, exact=exact) as predictor:
+    asked_of = Predictor(ref, cache=cache, on_progress=on_progress, exact=exact, batch_size=batch_size)
+    with Helper() as helper, asked_of as predictor:
         limit_card = chosen[0] if gpus else cards.find(DEFAULT_CARD)
         first = limit_card if limited else chosen[0]
         if batch_size is not None:
@@ -127,8 +128,7 @@ def _in_turn(
 
 def _in_general(predictor: Predictor, exact: bool) -> list[str]:
     """What is said of a workload for which every card is answered by a line, although a named one need not be."""
-    info = predictor.info()
-    if exact or info.affine or info.kind != "fake":
+    if exact or not predictor.by_line or predictor.info().kind != "fake":
         return []
     return ["that line is an estimate for many cards at once: a card that is named (--gpu) is answered exactly"]
 
@@ -162,7 +162,7 @@ def explain(
     if target is not None:
         snapshots.check_path(target)
     ref = workload.parse(name)
-    with Predictor(ref, cache=cache, on_progress=on_progress, exact=True) as predictor:
+    with Predictor(ref, cache=cache, on_progress=on_progress, exact=True, batch_size=batch_size) as predictor:
         if batch_size is not None:
             predictor.check(batch_size, capability)
         predictor.model(capability)

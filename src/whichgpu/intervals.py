@@ -22,6 +22,7 @@ from whichgpu import text
 from whichgpu.batch_sizes import power_of_two_below
 from whichgpu.extrapolation import LineModel
 from whichgpu.memory import MemoryModel
+from whichgpu.one_batch import OneBatch
 from whichgpu.trace import Op, Trace
 
 Model = MemoryModel | LineModel
@@ -239,6 +240,8 @@ class Estimate:
 
         Near the limit a step may run at a batch size and fail at a smaller one.
         """
+        if isinstance(self.model, OneBatch):
+            return self.model.largest_power_of_two(room_bytes)
         size = power_of_two_below(self.largest_batch(room_bytes))
         while size and not self.model.replay(size, room_bytes).fits:
             size //= 2

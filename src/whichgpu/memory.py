@@ -126,7 +126,7 @@ class MemoryModel:
     @property
     def follows_rule(self) -> bool:
         """Whether every batch size follows from a few traces; otherwise each asks for a trace of its own."""
-        return isinstance(self._at(self._batch_sizes[0]), Scaled)
+        return isinstance(self._at(self._batch_sizes[-1]), Scaled)  # the first may be set apart
 
     def program(self, batch_size: int) -> Program:
         """What the allocator is asked for at a batch size."""

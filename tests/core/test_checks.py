@@ -10,7 +10,9 @@ from synthetic import MIB, TRAINING, Call, Made
 
 from whichgpu import api
 from whichgpu.answers import Book
-from whichgpu.errors import CaptureError, DataDependentError
+from whichgpu.errors import CaptureError, DataDependentError, StepError
+
+GIB = 1 << 30
 
 
 def _sizes(world: World) -> list[int]:
@@ -172,3 +174,91 @@ def test_data_of_ones_own_is_bounded_where_each_size_is_traced_by_itself(checkin
     checking.asked.clear()
     api.fit(name, batch_size=5000, cache=False)
     assert 5000 not in _sizes(checking)
+
+
+# ---- batch sizes that stand alone -----------------------------------------------------------------------
+
+# As a batch norm over one sample, which goes through other operators
+ALONE = (*TRAINING[:2], Call((Made(64 * MIB, 64 * MIB, "activation"),), name="aten.conv2d.default"), *TRAINING[3:])
+
+
+def test_a_batch_of_one_that_runs_otherwise_stands_alone(checking: World) -> None:
+    """It is answered from its own trace, all others as foretold, here and in a repeat; and that is said."""
+    checking.same_for = ("9.0", "8.0", "8.6", "7.0", "6.0")
+    foretold = api.fit("gpt2", gpus=["H200"]).gpus[0]
+    checking.calls_at = {1: ALONE}
+    for card in ("H200", "H200", "T4"):
+        one, other = (api.fit("bert-base", gpus=[card], batch_size=size) for size in (1, 30))
+        for report in (one, other):
+            assert report.trace.affine
+            assert 1 in report.trace.batch_sizes
+            assert [True] == ["batch size 1 was traced by itself" in note for note in report.notes]
+    assert foretold.max_batch_size == api.fit("bert-base", gpus=["H200"]).gpus[0].max_batch_size
+    assert (
+        foretold.peak_allocated_bytes == api.fit("bert-base", gpus=["H200"], batch_size=8).gpus[0].peak_allocated_bytes
+    )
+
+
+def test_a_batch_of_one_fits_by_its_own_trace(checking: World) -> None:
+    """That it does not fit is known from then on, also where the largest batch is looked for."""
+    weight = Call((Made(100 * MIB, 0, "weight"),))
+    checking.calls["bert-base"] = (weight, Call((Made(0, GIB),)))
+    before = api.fit("bert-base", memory_limit_bytes=GIB + 200 * MIB, batch_size=2)
+    assert (1, "no") == (before.gpus[0].max_batch_size, before.gpus[0].verdict)
+    checking.calls_at = {1: (weight, Call((Made(3 * GIB),), name="aten.conv2d.default"))}
+    one = api.fit("bert-base", memory_limit_bytes=GIB + 200 * MIB, batch_size=1)
+    after = api.fit("bert-base", memory_limit_bytes=GIB + 200 * MIB, batch_size=2)
+
+    assert "no" == one.gpus[0].verdict
+    assert (0, "no") == (after.gpus[0].max_batch_size, after.gpus[0].verdict)
+
+
+def test_a_batch_of_one_stands_alone_only_where_all_others_agree(checking: World) -> None:
+    """Where a larger batch is off as well, each counts by itself."""
+    checking.calls_at = {1: ALONE}
+    checking.bucket, checking.bucket_from = 64, 100
+    api.fit("bert-base", gpus=["H200"], batch_size=1)
+    report = api.fit("bert-base", gpus=["H200"], batch_size=300)
+
+    assert not report.trace.affine
+    assert any("a storage has" in note for note in report.notes)
+
+
+def test_a_step_that_runs_at_one_batch_size_alone_is_answered_for_that(checking: World) -> None:
+    """Whether it fits follows from its trace; the largest batch is that one or none, on every card, and that is said."""
+    elsewhere = api.fit("bert-base", batch_size=48, cache=False)
+    checking.runs_at = lambda n: n == 48
+    tight = api.fit("bert-base", batch_size=48, memory_limit_bytes=GIB).gpus[0]
+    assert ("no", 0, 0) == (tight.verdict, tight.max_batch_size, tight.max_batch_size_safe)
+    for _ in range(2):
+        report = api.fit("bert-base", batch_size=48)
+        assert (False, (48,), (1, 4, 16, 64)) == (
+            report.trace.affine,
+            report.trace.batch_sizes,
+            report.trace.failed_batch_sizes,
+        )
+        assert [1] == [note.count("only that one is answered") for note in report.notes if "batch size 48" in note]
+        assert [row.fits for row in elsewhere.gpus] == [row.fits for row in report.gpus]
+        assert all((row.max_batch_size == 48) == (row.verdict in ("fits", "likely")) for row in report.gpus)
+        assert {0} == {row.max_batch_size_pow2 for row in report.gpus}
+    assert 48 == api.explain("bert-base", gpu="H200", batch_size=48).max_batch_size
+
+
+def test_a_power_of_two_alone_is_the_largest_power_of_two(checking: World) -> None:
+    """The column of 2020 has the one batch size where that is a power of two."""
+    checking.runs_at = lambda n: n == 64
+    row = api.fit("bert-base", gpus=["H200"], batch_size=64).gpus[0]
+
+    assert (64, 64, 64) == (row.max_batch_size, row.max_batch_size_safe, row.max_batch_size_pow2)
+
+
+def test_what_holds_for_one_batch_size_is_not_kept_for_others(checking: World) -> None:
+    """Another batch size is tried afresh, and the error is about that one; without one the cure is to name it."""
+    checking.runs_at = lambda n: n == 48
+    api.fit("bert-base", gpus=["H200"], batch_size=48)
+    with pytest.raises(StepError, match=r"at batch size 50: .*of batch sizes 1, 4, 16, 50, 64 it ran at none$"):
+        api.fit("bert-base", gpus=["H200"], batch_size=50)
+    with pytest.raises(StepError, match=r"at batch size 16: .*of batch sizes 1, 4, 16, 64 it ran at none$"):
+        api.fit("bert-base", gpus=["H200"], batch_size=16)
+    with pytest.raises(StepError, match=r"1, 4, 16, 64 it ran at none \(if it .* whichgpu fit --batch-size N\)$"):
+        api.fit("bert-base", gpus=["H200"])
