@@ -90,6 +90,7 @@ def fit(
             notes=(
                 *predictor.notes(),
                 *_in_general(predictor, exact),
+                *_taken_for(cards, gpus or ()),
                 *([_limit_note(limit_card)] if limited else []),
                 *_unbounded(row.max_batch_size for row in report),
                 *([] if gpus or limited else advice.left_out(cards.gpus)),
@@ -178,6 +179,7 @@ def explain(
     outcomes = [with_remedy(plan, size, capability, room, look, cache=cache, on_progress=on_progress) for plan in plans]
     if room is not None and look.within_bytes is None:
         notes = (*notes, "the batch does not fit; what is shown is a run with as much memory as it wants")
+    notes = (*notes, *_taken_for(cards, [gpu] if gpu is not None else []))
     return ExplainReport(
         workload=ref.text,
         batch_size=size,
@@ -242,7 +244,7 @@ def rank(
         basis="predicted",
         traces=traces,
         gpus=advice.ranked(chosen, answers, prices),
-        notes=tuple(dict.fromkeys((*notes, *(advice.left_out(cards.gpus) if gpus is None else [])))),
+        notes=tuple(dict.fromkeys((*notes, *(_taken_for(cards, gpus) if gpus else advice.left_out(cards.gpus))))),
     )
 
 
@@ -262,6 +264,16 @@ def _largest_on_each(
         card.id: advice.largest(card, predictor.estimate(card.capability), context_bytes(), problems)
         for card, problems in turns
     }
+
+
+def _taken_for(cards: catalogue.Catalogue, names: Iterable[str]) -> list[str]:
+    """Which card was taken where a name says nothing of its form, and how to name the others."""
+    found = []
+    for name in dict.fromkeys(names):
+        if others := cards.twins(name):
+            taken = cards.find(name).name
+            found.append(f'"{name}" was taken for the {taken}; the other is "{" or ".join(others)}"')
+    return found
 
 
 def _limit_note(card: catalogue.Gpu) -> str:

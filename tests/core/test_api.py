@@ -79,6 +79,18 @@ def test_a_card_named_twice_is_answered_once(world: World) -> None:
     assert ["RTX 4090", "H200 SXM 141GB"] == [row.gpu for row in report.gpus]
 
 
+def test_a_name_of_two_cards_says_which_was_taken(world: World) -> None:
+    """ "A100 80GB" is one with SXM and one with PCIe: the report says which it is about, and how to name the other."""
+    words = '"A100 80GB" was taken for the A100 SXM4 80GB; the other is "A100 PCIe 80GB"'
+    for report in (
+        api.fit("bert-base", gpus=["A100 80GB", "T4"]),
+        api.explain("bert-base", gpu="A100 80GB"),
+        api.rank(["bert-base"], gpus=["A100 80GB"]),
+    ):
+        assert 1 == report.notes.count(words)
+    assert words not in api.fit("bert-base", gpus=["A100 PCIe 80GB"]).notes
+
+
 def test_cards_that_are_left_out_are_counted(world: World) -> None:
     """Every card of the catalogue is answered, or said not to be."""
     others = sum(not card.cuda for card in catalogue.load().gpus)
