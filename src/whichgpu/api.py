@@ -60,7 +60,8 @@ def fit(
     if optimizer is not None:
         ref = workload.with_options(ref, {"optimizer": optimizer})
     exact = bool(gpus) or limited
-    asked_of = Predictor(ref, cache=cache, on_progress=on_progress, exact=exact, batch_size=batch_size)
+    room = max((memory_limit_bytes or 0, *(advice.room_bytes(card, context_bytes()) for card in named.values())))
+    asked_of = Predictor(ref, cache=cache, on_progress=on_progress, exact=exact, batch_size=batch_size, room_bytes=room)
     with Helper() as helper, asked_of as predictor:
         limit_card = chosen[0] if gpus else cards.find(DEFAULT_CARD)
         first = limit_card if limited else chosen[0]
@@ -163,7 +164,10 @@ def explain(
     if target is not None:
         snapshots.check_path(target)
     ref = workload.parse(name)
-    with Predictor(ref, cache=cache, on_progress=on_progress, exact=True, batch_size=batch_size) as predictor:
+    asked_of = Predictor(
+        ref, cache=cache, on_progress=on_progress, exact=True, batch_size=batch_size, room_bytes=room or 0
+    )
+    with asked_of as predictor:
         if batch_size is not None:
             predictor.check(batch_size, capability)
         predictor.model(capability)

@@ -5,6 +5,7 @@ What was checked in an earlier question counts like what is checked now: both li
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from itertools import compress
 
 import msgspec
@@ -13,12 +14,15 @@ from whichgpu.answers import Book
 from whichgpu.batch_sizes import power_of_two_below
 from whichgpu.errors import StepError
 from whichgpu.scaling import Scaled, Scaling, Single, one_by_one
-from whichgpu.trace import Trace
 from whichgpu.tracers import Tracers
 
 # With real tensors a step takes as long as on the CPU: it is traced where that takes no longer than this, by the time that
 # another batch size took.
 _LONGEST_REAL_S = 90.0
+# The same for hollow ones where a step runs more operators for each sample ...
+_LONGEST_S = 60.0
+# ... and where a search would trace some ten batch sizes.
+_LONGEST_SEARCHED_S = 5.0
 # Up to here batch sizes are traced as a check: hollow tensors take no memory at any size ...
 _LARGEST_TRACED = 65_536
 # ... but what a user's own code loads may, which is guessed from what it puts on the GPU; some samples are always tried.
@@ -29,11 +33,20 @@ _ALWAYS_TRACED = 1024
 _NEAR = 2
 
 
-def is_quick(example: Trace, batch_size: int) -> bool:
-    """Whether a trace like the example takes little time and memory at a batch size."""
+def is_quick(scaling: Scaling, batch_size: int) -> bool:
+    """Whether a trace at a batch size takes little time and memory."""
+    example = scaling.example
     if example.kind == "fake":
-        return batch_size <= _ALWAYS_TRACED
+        return batch_size <= _ALWAYS_TRACED and scaling.seconds_per_sample * batch_size <= _LONGEST_S
     return example.seconds / example.batch_size * batch_size <= _LONGEST_REAL_S
+
+
+def is_quick_to_search(scaling: Scaling, largest_batch: int, asked: Collection[int]) -> bool:
+    """Whether traces with hollow tensors near the largest batch take seconds, and those asked about not much more."""
+    if scaling.example.kind != "fake":
+        return False
+    slowest_s = scaling.seconds_per_sample * max(asked, default=0)
+    return scaling.seconds_per_sample * largest_batch <= _LONGEST_SEARCHED_S and slowest_s <= _LONGEST_S
 
 
 class Checks:
@@ -59,6 +72,8 @@ class Checks:
     def traceable(self, batch_size: int, scaling: Scaling) -> int:
         """The batch size, or the largest below that is cheap to trace."""
         size = min(batch_size, _LARGEST_TRACED)
+        if scaling.seconds_per_sample:
+            size = min(size, max(int(_LONGEST_S / scaling.seconds_per_sample), 1))
         if size <= _ALWAYS_TRACED or not self._own_code:
             return size
         source = scaling.at(max(self._tracers.batch_sizes))
@@ -81,7 +96,7 @@ class Checks:
         if batch_size in self._tracers.batch_sizes or key in self._book.checks:
             return True
         trace = self._tracers.trace_at(batch_size, name)
-        foretold = scaling.at(batch_size)
+        foretold = scaling.at(batch_size) if scaling.affine else None
         reason = foretold.agrees_with(trace) if isinstance(foretold, Scaled) else None
         self._book.checks[key] = reason
         self._tracers.checked.add(batch_size)
@@ -93,6 +108,23 @@ class Checks:
         traced = self._book.traced[name]
         self._book.traced[name] = msgspec.structs.replace(traced, failures=dict(self._tracers.failures))
         self.failed_anew = True
+
+    def far(self, name: str, scaling: Scaling) -> tuple[int, ...]:
+        """A further batch size for a line, where a step runs more operators for each sample; none where it is slow or fails.
+
+        From small batches alone such a line is flat: all that they take may lie in the allocator's first segments.
+        """
+        if not scaling.seconds_per_sample or scaling.example.kind != "fake":
+            return ()
+        size = power_of_two_below(min(int(_LONGEST_SEARCHED_S / scaling.seconds_per_sample), _ALWAYS_TRACED))
+        if size <= max(self._tracers.batch_sizes) or size in self._tracers.failures:
+            return ()
+        try:
+            self.passes(size, name, scaling)
+        except StepError as error:
+            self.failed(size, name, error)
+            return ()
+        return (size,)
 
     # ---- what follows ---------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from whichgpu.advice import TraceInfo
 from whichgpu.answers import Traced, head
 from whichgpu.batch_sizes import power_of_two_below
 from whichgpu.capability import class_of
-from whichgpu.checks import Checks, is_quick
+from whichgpu.checks import Checks, is_quick, is_quick_to_search
 from whichgpu.errors import DataDependentError, StepError, WhichGpuError
 from whichgpu.extrapolation import LineModel
 from whichgpu.intervals import Estimate, Evidence, Model, kinds_of, least_sure, spread_in_words, widest
@@ -34,8 +34,8 @@ Progress = Callable[[str], None]
 class Predictor:
     """Traces and memory models of one workload, one per class of cards, made when first asked for.
 
-    A workload that does not follow its batch size is traced at each batch size that is asked about if `exact`, which
-    takes seconds for each; otherwise, and always with real tensors, a line is put through a few batch sizes. A step that
+    A workload that does not follow its batch size is traced at each batch size that is asked about if `exact`, where that
+    takes seconds for each up to the largest in `room_bytes`; otherwise, and always with real tensors, a line is put through a few batch sizes. A step that
     runs at `batch_size` and at none of those that are tried is answered for that one alone.
     """
 
@@ -47,9 +47,11 @@ class Predictor:
         on_progress: Progress | None,
         exact: bool = False,
         batch_size: int | None = None,
+        room_bytes: int = 0,
     ) -> None:
         self.ref = ref
         self.exact = exact
+        self._room_bytes = room_bytes
         self._cached = cache
         self._own_code = ref.scheme in ("file", "module")
         self._tracers = Tracers(
@@ -114,15 +116,21 @@ class Predictor:
         if key not in self._models:
             scaled = self._scalings[name]
             way = ("apart" if scaled.apart else "scaled") if scaled.affine else "single"
-            answers, sizes = self._book.about(name, way, capability), self._checks.sizes()
-            if scaled.only is not None:
-                self._models[key] = OneBatch(scaled.at, capability, scaled.only, answers)
-            elif scaled.affine or (self.exact and scaled.example.kind == "fake"):
-                self._models[key] = MemoryModel(scaled.at, capability, answers=answers, batch_sizes=sizes)
-            else:
-                also = [size for size in self._asked if is_quick(scaled.example, size)]
-                self._models[key] = LineModel(scaled.at, capability, sizes, answers, also)
+            self._models[key] = self._make_model(name, scaled, capability, self._book.about(name, way, capability))
         return self._models[key]
+
+    def _make_model(self, name: str, scaled: Scaling, capability: tuple[int, int], answers: Answers) -> Model:
+        if scaled.only is not None:
+            return OneBatch(scaled.at, capability, scaled.only, answers)
+        sizes = self._checks.sizes()
+        exact = MemoryModel(scaled.at, capability, answers=answers, batch_sizes=sizes)
+        if scaled.affine:
+            return exact
+        also = [size for size in self._asked if is_quick(scaled, size)]
+        line = LineModel(scaled.at, capability, (*sizes, *self._checks.far(name, scaled)), answers, also)
+        if self.exact and is_quick_to_search(scaled, line.largest_batch(self._room_bytes), self._asked):
+            return exact
+        return line
 
     def estimate(self, capability: tuple[int, int]) -> Estimate:
         """The memory model for a card's compute capability, and how sure it is."""
@@ -261,9 +269,15 @@ class Predictor:
             elif scaled.spread:
                 found.append(f"some sizes follow from the data; traces differ by up to {scaled.spread:.2%} of memory")
         found += self._tracers.notes_on_sizes()
-        if self.by_line:
-            sizes = ", ".join(map(str, self._checks.sizes()))
-            found.append(f"estimated from a line through batch sizes {sizes}")
+        if line := next((model for model in self._models.values() if isinstance(model, LineModel)), None):
+            sizes = ", ".join(map(str, line.batch_sizes))
+            slow = self.exact and self._first().example.kind == "fake"
+            why = (
+                ", since it runs more operators for each sample and would take long to trace at many more"
+                if slow
+                else ""
+            )
+            found.append(f"estimated from a line through batch sizes {sizes}{why}")
         found += [words for words in map(spread_in_words, sorted(self._told)) if words is not None]
         return tuple(dict.fromkeys(found))
 
@@ -293,6 +307,7 @@ class Predictor:
             affine=scaled.affine,
             reason=scaled.reason,
             spread=scaled.spread,
+            seconds_per_sample=scaled.seconds_per_sample,
             evidence=self._evidence[name],
             example=head(scaled.example),
         )
@@ -309,4 +324,5 @@ class Predictor:
             at=lambda size: whole().at(size),
             example=traced.example,
             spread=traced.spread,
+            seconds_per_sample=traced.seconds_per_sample,
         )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from synthetic import TRAINING, Call, make_trace
+from synthetic import MIB, TRAINING, Call, Made, make_trace
 
 from whichgpu.answers import Book
 from whichgpu.errors import StepError
@@ -20,6 +20,7 @@ class World:
     def __init__(self) -> None:
         self.calls: dict[str, Sequence[Call]] = {}  # workload -> program; TRAINING where none is named
         self.calls_at: dict[int, Sequence[Call]] = {}  # at these batch sizes instead
+        self.more_for_each = False  # whether the step runs more operators for each sample
         self.like: dict[int, int] = {}  # batch sizes that take as much as another one
         self.bucket = 1  # batch sizes are padded up to a multiple ...
         self.bucket_from = 0  # ... from this one on
@@ -64,8 +65,9 @@ def tracer_of(found: World) -> type:
             self.seconds += 0.5
             bucket = found.bucket if batch_size >= found.bucket_from else 1
             padded = -(-found.like.get(batch_size, batch_size) // bucket) * bucket
+            calls = found.calls_at.get(batch_size, found.calls.get(self.ref.text, TRAINING))
             trace = make_trace(
-                found.calls_at.get(batch_size, found.calls.get(self.ref.text, TRAINING)),
+                [*calls, *[Call((Made(MIB),))] * batch_size * found.more_for_each],
                 padded,
                 capability=capability,
                 kind=self.kind,

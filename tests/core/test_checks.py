@@ -262,3 +262,33 @@ def test_what_holds_for_one_batch_size_is_not_kept_for_others(checking: World) -
         api.fit("bert-base", gpus=["H200"], batch_size=16)
     with pytest.raises(StepError, match=r"1, 4, 16, 64 it ran at none \(if it .* whichgpu fit --batch-size N\)$"):
         api.fit("bert-base", gpus=["H200"])
+
+
+# ---- steps that take longer to trace for each sample ----------------------------------------------------
+
+
+@pytest.mark.parametrize(("seconds", "far"), [(0.67, 512), (2.0, 128), (30.0, None), (0.3, 1024)])
+def test_a_step_of_more_operators_for_each_sample_is_not_traced_for_hours(
+    checking: World, seconds: float, far: int | None
+) -> None:
+    """No batch size is traced that would take minutes: a named card is answered by a line then, from as far as is quick."""
+    checking.more_for_each = True
+    checking.trace_seconds = seconds
+    report = api.fit("bert-base", gpus=["H200"])
+    again = api.fit("bert-base", gpus=["H200"])
+
+    assert [True] == ["would take long to trace" in note for note in report.notes if "estimated from a line" in note]
+    assert max(_sizes(checking)) == (far or 67)
+    assert report.gpus == again.gpus
+    assert far is None or 2_500 < report.gpus[0].max_batch_size < 3_600
+
+
+def test_few_more_operators_are_traced_one_by_one(checking: World) -> None:
+    """Where traces near the largest batch take seconds, a named card is answered exactly."""
+    checking.more_for_each = True
+    checking.trace_seconds = 0.001
+    report = api.fit("bert-base", gpus=["GTX 1060 6GB"])
+    largest = report.gpus[0].max_batch_size
+
+    assert not any("estimated from a line" in note for note in report.notes)
+    assert {largest, largest + 1} <= set(_sizes(checking))
