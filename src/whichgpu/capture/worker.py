@@ -248,12 +248,14 @@ def _flush() -> None:
 def _make(fd: int, loaded: Any, ref: WorkloadRef, key: tuple[str, int], kind: str, path: Path) -> None:
     """In the child: trace, write the file, say how it went."""
     last = 0.0
+    # real tensors: the step looked at values, so that it runs in full, with all its memory
+    slowly = ", with real tensors on this CPU" if kind == "real-cpu" else ""
 
     def progress(text: str) -> None:
         nonlocal last
         if time.monotonic() - last > 0.1:
             last = time.monotonic()
-            _answer(fd, progress=text)
+            _answer(fd, progress=text + slowly)
 
     own = os.getpid()
     progress(f"batch size {key[1]}: setting up")
