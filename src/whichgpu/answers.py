@@ -26,11 +26,12 @@ class Traced(msgspec.Struct, frozen=True, kw_only=True):
     """What came of tracing a workload for one class of cards."""
 
     kind: Literal["fake", "real-cpu"]
-    batch_sizes: tuple[int, int, int]
+    batch_sizes: tuple[int, ...]
     failures: dict[int, str]  # batch sizes at which the step raised
     affine: bool
     reason: str | None
-    spread: float = 0.0  # as in `scaling.Scaling`
+    spread: float = 0.0  # as in `scaling.Scaling`, like the next
+    seconds_per_sample: float = 0.0
     evidence: tuple[str, ...]  # what the step runs that decides how sure its predictions are
     example: Trace  # without its operators, storages and events
 

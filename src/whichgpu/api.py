@@ -59,7 +59,9 @@ def fit(
     if optimizer is not None:
         ref = workload.with_options(ref, {"optimizer": optimizer})
     exact = bool(gpus) or limited
-    with Predictor(ref, cache=cache, on_progress=on_progress, exact=exact) as predictor:
+    room = max((memory_limit_bytes or 0, *(advice.room_bytes(card, context_bytes()) for card in named.values())))
+    asked_of = Predictor(ref, cache=cache, on_progress=on_progress, exact=exact, batch_size=batch_size, room_bytes=room)
+    with asked_of as predictor:
         limit_card = chosen[0] if gpus else cards.find(DEFAULT_CARD)
         first = limit_card if limited else chosen[0]
         if batch_size is not None:
@@ -88,6 +90,7 @@ def fit(
             notes=(
                 *predictor.notes(),
                 *_in_general(predictor, exact),
+                *_taken_for(cards, gpus or ()),
                 *([_limit_note(limit_card)] if limited else []),
                 *_unbounded(row.max_batch_size for row in report),
                 *([] if gpus or limited else advice.left_out(cards.gpus)),
@@ -123,8 +126,7 @@ def _in_turn(
 
 def _in_general(predictor: Predictor, exact: bool) -> list[str]:
     """What is said of a workload for which every card is answered by a line, although a named one need not be."""
-    info = predictor.info()
-    if exact or info.affine or info.kind != "fake":
+    if exact or not predictor.by_line or predictor.info().kind != "fake":
         return []
     return ["that line is an estimate for many cards at once: a card that is named (--gpu) is answered exactly"]
 
@@ -158,7 +160,10 @@ def explain(
     if target is not None:
         snapshots.check_path(target)
     ref = workload.parse(name)
-    with Predictor(ref, cache=cache, on_progress=on_progress, exact=True) as predictor:
+    asked_of = Predictor(
+        ref, cache=cache, on_progress=on_progress, exact=True, batch_size=batch_size, room_bytes=room or 0
+    )
+    with asked_of as predictor:
         if batch_size is not None:
             predictor.check(batch_size, capability)
         predictor.model(capability)
@@ -174,6 +179,7 @@ def explain(
     outcomes = [with_remedy(plan, size, capability, room, look, cache=cache, on_progress=on_progress) for plan in plans]
     if room is not None and look.within_bytes is None:
         notes = (*notes, "the batch does not fit; what is shown is a run with as much memory as it wants")
+    notes = (*notes, *_taken_for(cards, [gpu] if gpu is not None else []))
     return ExplainReport(
         workload=ref.text,
         batch_size=size,
@@ -237,7 +243,7 @@ def rank(
         basis="predicted",
         traces=traces,
         gpus=advice.ranked(chosen, answers, prices),
-        notes=tuple(dict.fromkeys((*notes, *(advice.left_out(cards.gpus) if gpus is None else [])))),
+        notes=tuple(dict.fromkeys((*notes, *(_taken_for(cards, gpus) if gpus else advice.left_out(cards.gpus))))),
     )
 
 
@@ -257,6 +263,16 @@ def _largest_on_each(
         card.id: advice.largest(card, predictor.estimate(card.capability), context_bytes(), problems)
         for card, problems in turns
     }
+
+
+def _taken_for(cards: catalogue.Catalogue, names: Iterable[str]) -> list[str]:
+    """Which card was taken where a name says nothing of its form, and how to name the others."""
+    found = []
+    for name in dict.fromkeys(names):
+        if others := cards.twins(name):
+            taken = cards.find(name).name
+            found.append(f'"{name}" was taken for the {taken}; the other is "{" or ".join(others)}"')
+    return found
 
 
 def _limit_note(card: catalogue.Gpu) -> str:

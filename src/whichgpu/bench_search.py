@@ -255,7 +255,8 @@ def line_guess(limit_bytes: int) -> Guess:
         usable = 0.97 if last.reserved_bytes > 0.8 * limit_bytes else last.allocated_bytes / last.reserved_bytes
         halfway = (1 + last.allocated_bytes / limit_bytes) / 2
         most = _FURTHEST * last.batch_size  # where memory does not grow
-        sizes = [_meet(before, last, int(share * limit_bytes)) or most for share in (usable, halfway)]
+        met = [_meet(before, last, int(share * limit_bytes)) for share in (usable, halfway)]
+        sizes = [most if size is None else size for size in met]
         sizes.append(_meet(_by_reserved(before), _by_reserved(last), limit_bytes) or 0)
         return [size for size in sizes if size > last.batch_size] or [last.batch_size]
 

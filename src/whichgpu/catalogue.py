@@ -195,6 +195,13 @@ class Catalogue:
         hint = f"did you mean {_either(near)}?" if near else "`whichgpu gpus` lists the names"
         raise CatalogueError(f'no card is called "{_plain(name)}"; {hint}')
 
+    def twins(self, name: str) -> list[str]:
+        """Cards that a name without a form (SXM, PCIe) may mean besides the one that is found; CatalogueError as `find`."""
+        card = self.find(name)
+        if _FORM.search(name):
+            return []
+        return [other.name for other in self.gpus if other is not card and _formless(other) == _formless(card)]
+
     def _near(self, key: str) -> list[str]:
         keys = [*self._names, *self._shared]
         found: dict[str, None] = {}
@@ -378,6 +385,14 @@ def _key(name: str) -> str:
     while (rest := re.sub(r"^(nvidia|geforce|tesla)(?=.)", "", key)) != key:
         key = rest
     return key
+
+
+# NVL is no form of a card that goes by the same name: an H200 NVL is always called so
+_FORM = re.compile(r"sxm\d*|pcie|nvlink", re.IGNORECASE)
+
+
+def _formless(gpu: Gpu) -> str:
+    return _key(_FORM.sub("", gpu.name))
 
 
 def _index(gpus: tuple[Gpu, ...]) -> tuple[dict[str, Gpu], dict[str, list[str]]]:

@@ -11,6 +11,7 @@ import contextlib
 import errno
 import io
 import os
+import re
 import signal
 import sys
 from importlib import metadata
@@ -28,6 +29,8 @@ from whichgpu.cli_common import progress as _progress
 from whichgpu.errors import InputError, WhichGpuError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import Console
 
     from whichgpu.catalogue import Gpu
@@ -331,7 +334,7 @@ def gpus(
     """List the cards of the catalogue."""
     from whichgpu import catalogue, render  # noqa: PLC0415
 
-    cards = [card for card in catalogue.load().gpus if _mentions(card, name)]
+    cards = _named(catalogue.load().gpus, name)
     if not cards:
         raise InputError(f"no card has {name!r} in its name; `whichgpu gpus` lists them all")
     _print(cards, json, lambda console: render.print_gpus(cards, console))
@@ -377,9 +380,19 @@ def accuracy(
 cli_results.add_to(app)
 
 
-def _mentions(card: Gpu, words: str) -> bool:
-    names = " ".join((card.name, card.id, *card.aliases)).casefold()
-    return all(word in names for word in words.casefold().split())
+def _named(cards: Sequence[Gpu], words: str) -> list[Gpu]:
+    """The cards with all words in their names: numbers as whole ones, so that 80GB is not in 180GB, or else in part."""
+    patterns = [re.escape(word) for word in words.casefold().split()]
+    whole = [rf"(?<!\d){word}" if word[0].isdigit() else word for word in patterns]
+    whole = [rf"{word}(?!\d)" if word[-1].isdigit() else word for word in whole]
+    found = (
+        [card for card in cards if all(re.search(one, _names(card)) for one in wanted)] for wanted in (whole, patterns)
+    )
+    return next(filter(None, found), [])
+
+
+def _names(card: Gpu) -> str:
+    return " ".join((card.name, card.id, *card.aliases)).casefold()
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:

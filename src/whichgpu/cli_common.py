@@ -61,7 +61,7 @@ def discard_output() -> None:
 
 
 @contextlib.contextmanager
-def progress(slow: str = "") -> Iterator[Callable[[str], None] | None]:
+def progress(slow: str = "") -> Iterator[Callable[[str], None]]:
     """A spinner, a bar and the time gone by, on a terminal's stderr; elsewhere a line a minute. `slow` is said once, after one.
 
     The bar follows lines that begin with their part of the whole, as in "3 of 12: deeplabv3 on T4".

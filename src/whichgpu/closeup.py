@@ -70,7 +70,7 @@ def with_remedy(
 
     size = plan.batch_size(batch_size)
     try:
-        with Predictor(plan.ref, cache=cache, on_progress=progress, exact=True) as predictor:
+        with Predictor(plan.ref, cache=cache, on_progress=progress, exact=True, batch_size=size) as predictor:
             if size != batch_size:  # the step was not tried at this one; the others follow from how it is changed
                 predictor.check(size, capability)
             predictor.model(capability)

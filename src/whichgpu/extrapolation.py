@@ -38,9 +38,9 @@ class LineModel:
         also: Collection[int] = (),
     ) -> None:
         self._model = MemoryModel(at, capability, answers=answers)
-        self._traced = tuple(sorted(batch_sizes))
+        self.batch_sizes = tuple(sorted(batch_sizes))
         self._known = {*batch_sizes, *also}
-        self._points = [(n, self._model.replay(n)) for n in self._traced]
+        self._points = [(n, self._model.replay(n)) for n in self.batch_sizes]
 
     def replay(self, batch_size: int, limit_bytes: int | None = None) -> Replay:
         """Peaks at a batch size, on the middle line unless it was traced, and whether it stays below the limit."""
@@ -72,7 +72,7 @@ class LineModel:
         """What is held at the peak: each share on its own line, added up to the peak on the middle line."""
         if batch_size in self._known:
             return self._model.peak(batch_size, limit_bytes)
-        (one, first), (other, last) = ((n, self._model.peak(n)) for n in (self._traced[0], self._traced[-1]))
+        (one, first), (other, last) = ((n, self._model.peak(n)) for n in (self.batch_sizes[0], self.batch_sizes[-1]))
         held = {
             name: max(_line(one, first.held_bytes[name], other, last.held_bytes[name], batch_size), 0) for name in HELD
         }

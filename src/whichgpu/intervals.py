@@ -22,6 +22,7 @@ from whichgpu import text
 from whichgpu.batch_sizes import power_of_two_below
 from whichgpu.extrapolation import LineModel
 from whichgpu.memory import MemoryModel
+from whichgpu.one_batch import OneBatch
 from whichgpu.trace import Op, Trace
 
 Model = MemoryModel | LineModel
@@ -33,6 +34,9 @@ MEASURED = (9, 0)  # compute capability of the card that the steps were measured
 # From this share of the step's FLOPs on, a step is one of convolutions: the patch embedding of a vision transformer is
 # below 2 %, every convolutional network of the truth set above 60 %.
 _CONVOLUTIONAL = 0.05
+# Kernels of one row or column over a plane were asked of cuDNN up to this length (Inception, InceptionNeXt); longer ones, as
+# over the samples of each electrode of an EEG, are as unknown as those over sequences.
+_LONGEST_STRIP = 9
 # Up to this batch size one sample more or less matters, and the largest safe batch is found exactly.
 _FINE = 128
 
@@ -171,8 +175,19 @@ def kinds_of(trace: Trace, *, line: bool = False) -> tuple[Evidence, ...]:
 
 
 def _is_over_a_sequence(op: Op) -> bool:
-    """Whether a convolution goes over one dimension: what it is called with first is (samples, channels, length)."""
-    return bool(op.inputs) and len(op.inputs[0].shape) == 3
+    """Whether a convolution goes over one dimension: over (samples, channels, length), the same written as a plane of one
+    row or column, or over a plane with a longer strip than cuDNN was asked about.
+    """
+    over, *others = [tensor.shape[2:] for tensor in op.inputs] or [()]
+    if len(over) == 1:
+        return True
+    kernel = others["backward" in op.name] if len(others) > ("backward" in op.name) else ()
+    return any(len(_wide(shape)) == 1 and max(shape) > most for shape, most in ((over, 1), (kernel, _LONGEST_STRIP)))
+
+
+def _wide(shape: tuple[int, ...]) -> list[int]:
+    """The dimensions that are more than one."""
+    return [size for size in shape if size > 1]
 
 
 class Estimate:
@@ -225,6 +240,8 @@ class Estimate:
 
         Near the limit a step may run at a batch size and fail at a smaller one.
         """
+        if isinstance(self.model, OneBatch):
+            return self.model.largest_power_of_two(room_bytes)
         size = power_of_two_below(self.largest_batch(room_bytes))
         while size and not self.model.replay(size, room_bytes).fits:
             size //= 2

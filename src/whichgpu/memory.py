@@ -88,9 +88,7 @@ class Answers(msgspec.Struct):
     replays: dict[tuple[int, int | None], Replay] = {}  # by batch size and limit
     peaks: dict[tuple[int, int | None], Peak] = {}
     largest: dict[int, int] = {}  # by limit
-    safe: dict[
-        tuple[int, int], int
-    ] = {}  # largest that surely fits, by limit and what is left of it for the likely step
+    safe: dict[tuple[int, int], int] = {}  # largest that "fits", by limit and what is left of it for the likely step
 
     def __len__(self) -> int:
         """How many answers there are."""
@@ -134,7 +132,7 @@ class MemoryModel:
     @property
     def follows_rule(self) -> bool:
         """Whether every batch size follows from a few traces; otherwise each asks for a trace of its own."""
-        return isinstance(self._at(self._batch_sizes[0]), Scaled)
+        return isinstance(self._at(self._batch_sizes[-1]), Scaled)  # the first may be set apart
 
     def program(self, batch_size: int) -> Program:
         """What the allocator is asked for at a batch size."""
@@ -537,7 +535,7 @@ class _Skeleton:
             for at, index in marks:
                 op_at.append(base + at)
                 op_index.append(index)
-                if index == self._loaded_before:
+                if index == self._loaded_before and not loads:
                     loads.append(base + at)
             out += instructions
             if group < 0 or not temporaries[group]:
@@ -567,7 +565,8 @@ class _Skeleton:
                         continue
                     kept.add(temporary.key)
                     if temporary.key.startswith(workspaces.CUBLAS):
-                        loads.append(len(out))
+                        # where the first kernel is a product, making the handle loads the kernels too
+                        loads += [len(out)] * (1 if loads else 2)
                 if temporary.search in searched:
                     continue
                 taken.append((group, number))

@@ -9,21 +9,20 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from functools import cache as once
-from itertools import compress
 from typing import Self, cast
-
-import msgspec
 
 from whichgpu import advice
 from whichgpu.advice import TraceInfo
 from whichgpu.answers import Traced, head
 from whichgpu.batch_sizes import power_of_two_below
 from whichgpu.capability import class_of
+from whichgpu.checks import Checks, is_quick, is_quick_to_search
 from whichgpu.errors import DataDependentError, StepError, WhichGpuError
 from whichgpu.extrapolation import LineModel
 from whichgpu.intervals import Estimate, Evidence, Model, kinds_of, least_sure, spread_in_words, widest
 from whichgpu.memory import Answers, MemoryModel
-from whichgpu.scaling import Scaled, Scaling, Single, one_by_one
+from whichgpu.one_batch import OneBatch
+from whichgpu.scaling import Scaled, Scaling, Single
 from whichgpu.trace import Trace
 from whichgpu.trace_cache import cache_directory
 from whichgpu.tracers import Tracers
@@ -31,41 +30,41 @@ from whichgpu.workload import WorkloadRef
 
 Progress = Callable[[str], None]
 
-# With real tensors a step takes as long as on the CPU: it is traced where that takes no longer than this, by the time that
-# another batch size took.
-_LONGEST_REAL_S = 90.0
-# Up to here batch sizes are traced to check what is foretold of them: hollow tensors take no memory at any size ...
-_LARGEST_TRACED = 65_536
-# ... but what a user's own code loads may, which is guessed from what it puts on the GPU; some samples are always tried.
-_LARGEST_INPUTS_BYTES = 256 << 20
-_ALWAYS_TRACED = 1024
-# Where all traces were kept, so that a process would have to be started, an answer of up to so many times the largest
-# batch size at which the step ran stands without a trace of its own.
-_NEAR = 2
-
 
 class Predictor:
     """Traces and memory models of one workload, one per class of cards, made when first asked for.
 
-    A workload that does not follow its batch size is traced at each batch size that is asked about if `exact`, which
-    takes seconds for each; otherwise, and always with real tensors, a line is put through a few batch sizes.
+    A workload that does not follow its batch size is traced at each batch size that is asked about if `exact`, where that
+    takes seconds for each up to the largest in `room_bytes`; otherwise, and always with real tensors, a line is put through a few batch sizes. A step that
+    runs at `batch_size` and at none of those that are tried is answered for that one alone.
     """
 
-    def __init__(self, ref: WorkloadRef, *, cache: bool, on_progress: Progress | None, exact: bool = False) -> None:
+    def __init__(
+        self,
+        ref: WorkloadRef,
+        *,
+        cache: bool,
+        on_progress: Progress | None,
+        exact: bool = False,
+        batch_size: int | None = None,
+        room_bytes: int = 0,
+    ) -> None:
         self.ref = ref
         self.exact = exact
+        self._room_bytes = room_bytes
         self._cached = cache
         self._own_code = ref.scheme in ("file", "module")
-        self._tracers = Tracers(ref, cache=cache_directory() if cache else None, on_progress=on_progress)
+        self._tracers = Tracers(
+            ref, cache=cache_directory() if cache else None, on_progress=on_progress, asked=batch_size
+        )
         self._scalings: dict[str, Scaling] = {}
         self._models: dict[tuple[str, tuple[int, int]], Model] = {}
         self._asked: set[int] = set()  # batch sizes that are traced for themselves where others are on a line
         self._book = self._tracers.book()
         self._answered = len(self._book)
-        self._tracers.checked.update(size for size, _ in self._book.checked())
+        self._checks = Checks(self._tracers, self._book, own_code=self._own_code)
         self._evidence: dict[str, tuple[Evidence, ...]] = {}  # by class of cards
         self._told: set[Evidence] = set()
-        self._changed = False  # whether the book has to be kept although it has no more answers
 
     def __enter__(self) -> Self:
         return self
@@ -85,9 +84,10 @@ class Predictor:
     def keep(self) -> None:
         """Keep on disk what has been worked out since."""
         kinds = {scaled.example.kind for scaled in self._scalings.values()}
-        if (self._changed or len(self._book) > self._answered) and len(kinds) == 1:
+        news = self._checks.failed_anew or len(self._book) > self._answered
+        if news and len(kinds) == 1 and self._only is None:  # what holds for one batch size alone is no other's answer
             self._tracers.keep(self._book, kinds.pop())
-            self._answered, self._changed = len(self._book), False
+            self._answered, self._checks.failed_anew = len(self._book), False
 
     # ---- what is predicted ----------------------------------------------------------------------------
 
@@ -97,14 +97,22 @@ class Predictor:
         key = (name, capability)
         if key not in self._models:
             scaled = self._scalings[name]
-            way = "scaled" if scaled.affine else "single"
-            answers = self._book.about(name, way, capability)
-            if scaled.affine or (self.exact and scaled.example.kind == "fake"):
-                self._models[key] = MemoryModel(scaled.at, capability, answers=answers, batch_sizes=self._sizes())
-            else:
-                also = [size for size in self._asked if self._is_quick(scaled.example, size)]
-                self._models[key] = LineModel(scaled.at, capability, self._sizes(), answers, also)
+            way = ("apart" if scaled.apart else "scaled") if scaled.affine else "single"
+            self._models[key] = self._make_model(name, scaled, capability, self._book.about(name, way, capability))
         return self._models[key]
+
+    def _make_model(self, name: str, scaled: Scaling, capability: tuple[int, int], answers: Answers) -> Model:
+        if scaled.only is not None:
+            return OneBatch(scaled.at, capability, scaled.only, answers)
+        sizes = self._checks.sizes()
+        exact = MemoryModel(scaled.at, capability, answers=answers, batch_sizes=sizes)
+        if scaled.affine:
+            return exact
+        also = [size for size in self._asked if is_quick(scaled, size)]
+        line = LineModel(scaled.at, capability, (*sizes, *self._checks.far(name, scaled)), answers, also)
+        if self.exact and is_quick_to_search(scaled, line.largest_batch(self._room_bytes), self._asked):
+            return exact
+        return line
 
     def estimate(self, capability: tuple[int, int]) -> Estimate:
         """The memory model for a card's compute capability, and how sure it is."""
@@ -128,7 +136,7 @@ class Predictor:
         if not scaled.affine:
             self._asked.add(batch_size)
             self._models.clear()
-        if scaled.example.kind == "fake" and batch_size == self._traceable(batch_size, name):
+        if scaled.example.kind == "fake" and batch_size == self._checks.traceable(batch_size, scaled):
             with contextlib.suppress(DataDependentError):  # too much to follow at just this size
                 self._compare(batch_size, name)
 
@@ -136,84 +144,35 @@ class Predictor:
         """Trace the largest batch size of an answer, or near it, where that is cheap and none as large was.
 
         Says whether the answer has to be worked out again, as sizes are not those foretold. A step that fails there may want
-        another batch size, so that the power of two below is tried; that it failed is part of `info` and `notes`.
+        another batch size, so that the power of two below is tried; that it failed is part of `info` and `notes`. Whatever
+        else goes wrong (a time limit, a crash, values to look at) is no property of the batch size: it is said, and not kept.
         """
         name = self._class_of(capability)
         if not self._scalings[name].affine or self._scalings[name].example.kind != "fake":
             return False
-        size = self._traceable(largest_batch, name)
+        size = self._checks.traceable(largest_batch, self._scalings[name])
         for one in dict.fromkeys((size, power_of_two_below(size))):
-            if not self._is_far(one):
+            if not self._checks.would_tell(one):
                 break
             if one not in self._tracers.failures:
                 try:
                     self._compare(one, name)
                     break
+                except StepError as error:
+                    self._checks.failed(one, name, error)
                 except WhichGpuError as error:
-                    self._failed(one, name, error)
+                    self._tracers.unchecked[one] = str(error)
+                    break
         return not self._scalings[name].affine
 
-    def _is_far(self, batch_size: int) -> bool:
-        """Whether a batch size would say something that is not known from those that were tried."""
-        highest = max(self._tracers.ran_at())
-        near = 1 if self._tracers.seconds else _NEAR
-        # neither larger nor rounder ones need be tried once a power of two failed
-        hopeless = [size for size in self._tracers.failures if size > highest and size == power_of_two_below(size)]
-        return batch_size > near * highest and batch_size < min(hopeless, default=batch_size + 1)
-
-    def _traceable(self, batch_size: int, name: str) -> int:
-        """The batch size, or the largest below that is cheap to trace."""
-        size = min(batch_size, _LARGEST_TRACED)
-        if size <= _ALWAYS_TRACED or not self._own_code:
-            return size
-        source = self._scalings[name].at(max(self._tracers.batch_sizes))
-        inputs = [storage.category == "input" for storage in source.low.storages]
-        input_bytes = sum(compress(source.storage_bytes(size), inputs))
-        if input_bytes <= _LARGEST_INPUTS_BYTES:
-            return size
-        return max(size * _LARGEST_INPUTS_BYTES // input_bytes, _ALWAYS_TRACED)
-
     def _compare(self, batch_size: int, name: str) -> None:
-        """Trace a batch size and keep whether it is as foretold; where not, nothing foretold counts any more."""
-        key = f"{name} {batch_size}"
-        if batch_size in self._tracers.batch_sizes or key in self._book.checks:
-            return
-        trace = self._tracers.trace_at(batch_size, name)
-        foretold = self._scalings[name].at(batch_size)
-        self._book.checks[key] = foretold.agrees_with(trace) if isinstance(foretold, Scaled) else None
-        self._tracers.checked.add(batch_size)
-        if self._book.checks[key] is not None:
+        """Trace a batch size; where that is not as foretold, nothing foretold counts any more."""
+        if not self._checks.passes(batch_size, name, self._scalings[name]):
             self._models.clear()
             for each, scaled in self._scalings.items():
-                self._scalings[each] = self._as_checked(each, scaled)
-
-    def _failed(self, batch_size: int, name: str, error: WhichGpuError) -> None:
-        self._tracers.failures[batch_size] = str(error)
-        traced = self._book.traced[name]
-        self._book.traced[name] = msgspec.structs.replace(traced, failures=dict(self._tracers.failures))
-        self._changed = True
-
-    def _as_checked(self, name: str, scaled: Scaling) -> Scaling:
-        """A scaling, unless a check disproved it, in this question or an earlier one: then each size is traced by itself."""
-        reason = next((reason for reason in self._book.checks.values() if reason is not None), None)
-        if reason is None or not scaled.affine or scaled.example.kind != "fake":
-            return scaled
-        at = one_by_one(lambda size: self._tracers.trace_at(size, name))
-        return Scaling(affine=False, reason=reason, at=at, example=scaled.example)
-
-    def _sizes(self) -> tuple[int, ...]:
-        """The batch sizes that were traced, of the checks those that disproved what was foretold."""
-        off = {size for size, reason in self._book.checked() if reason is not None}
-        return tuple(sorted({*self._tracers.batch_sizes, *off}))
+                self._scalings[each] = self._checks.applied(each, scaled)
 
     # ---- the trace itself, and what is said of it -----------------------------------------------------
-
-    @staticmethod
-    def _is_quick(example: Trace, batch_size: int) -> bool:
-        """Whether a trace like the example takes little time and memory at a batch size."""
-        if example.kind == "fake":
-            return batch_size <= _ALWAYS_TRACED
-        return example.seconds / example.batch_size * batch_size <= _LONGEST_REAL_S
 
     def source(self, batch_size: int, capability: tuple[int, int]) -> Scaled | Single:
         """The events at a batch size, one by one: foretold where that can be, and else from a trace of its own."""
@@ -227,7 +186,7 @@ class Predictor:
         """An example trace for a card's compute capability."""
         name = self._class_of(capability)
         if not self._scalings[name].example.events:  # only its facts are known yet
-            self._scalings[name] = self._as_checked(name, self._tracers.scaling(name))
+            self._scalings[name] = self._checks.applied(name, self._tracers.scaling(name))
         return self._scalings[name].example
 
     def facts(self, capability: tuple[int, int]) -> Trace:
@@ -241,7 +200,7 @@ class Predictor:
             try:
                 self.check(size, capability)
             except StepError as error:
-                self._failed(size, self._class_of(capability), error)
+                self._checks.failed(size, self._class_of(capability), error)
         runs = size not in self._tracers.failures and (self._tracers.usual or size in self._tracers.ran_at())
         return size if runs else self._tracers.batch_sizes[0]
 
@@ -260,20 +219,40 @@ class Predictor:
             items_per_sample=first.example.facts.get("items_per_sample", 1),
         )
 
+    @property
+    def by_line(self) -> bool:
+        """Whether some card is answered by a line through a few batch sizes."""
+        return any(isinstance(model, LineModel) for model in self._models.values())
+
+    @property
+    def _only(self) -> int | None:
+        """The one batch size at which the step runs, if that is so."""
+        return next((scaled.only for scaled in self._scalings.values()), None)
+
     def notes(self) -> tuple[str, ...]:
         """Plain caveats for the user, each once."""
         found = self._tracers.notes()
         for scaled in self._scalings.values():
             found += scaled.example.notes
             found += advice.caveats(scaled.example)
-            if not scaled.affine:
+            if scaled.only is not None:
+                continue  # the tracers have told
+            if scaled.apart:
+                found.append(f"batch size 1 was traced by itself, as the step runs otherwise there ({scaled.reason})")
+            elif not scaled.affine:
                 found.append(f"memory is not a straight function of the batch size ({scaled.reason})")
             elif scaled.spread:
                 found.append(f"some sizes follow from the data; traces differ by up to {scaled.spread:.2%} of memory")
         found += self._tracers.notes_on_sizes()
-        if any(isinstance(model, LineModel) for model in self._models.values()):
-            sizes = ", ".join(map(str, self._sizes()))
-            found.append(f"estimated from a line through batch sizes {sizes}")
+        if line := next((model for model in self._models.values() if isinstance(model, LineModel)), None):
+            sizes = ", ".join(map(str, line.batch_sizes))
+            slow = self.exact and self._first().example.kind == "fake"
+            why = (
+                ", since it runs more operators for each sample and would take long to trace at many more"
+                if slow
+                else ""
+            )
+            found.append(f"estimated from a line through batch sizes {sizes}{why}")
         found += [words for words in map(spread_in_words, sorted(self._told)) if words is not None]
         return tuple(dict.fromkeys(found))
 
@@ -290,11 +269,11 @@ class Predictor:
                 return traced
         for name, known in self._book.traced.items():
             if own == name or own in known.example.facts.get("same_for", ()):
-                self._scalings[name] = self._as_checked(name, self._recalled(name, known))
+                self._scalings[name] = self._checks.applied(name, self._recalled(name, known))
                 return name
         name = self._tracers.kept_like(own) or own
         scaled = self._tracers.scaling(name)
-        self._scalings[name] = self._as_checked(name, scaled)
+        self._scalings[name] = self._checks.applied(name, scaled)
         self._evidence[name] = kinds_of(scaled.example)
         self._book.traced[name] = Traced(
             kind=scaled.example.kind,
@@ -303,6 +282,7 @@ class Predictor:
             affine=scaled.affine,
             reason=scaled.reason,
             spread=scaled.spread,
+            seconds_per_sample=scaled.seconds_per_sample,
             evidence=self._evidence[name],
             example=head(scaled.example),
         )
@@ -319,4 +299,5 @@ class Predictor:
             at=lambda size: whole().at(size),
             example=traced.example,
             spread=traced.spread,
+            seconds_per_sample=traced.seconds_per_sample,
         )

@@ -259,10 +259,13 @@ class Scaling(msgspec.Struct, frozen=True, kw_only=True):
     """How a workload's memory follows its batch size."""
 
     affine: bool
-    reason: str | None  # why not, when not
+    reason: str | None  # why not, when not, or when batch size 1 is set apart
     at: Callable[[int], Scaled | Single]
     example: Trace
     spread: float = 0.0  # by which share of all bytes traces were seen to differ from this, where the data decides
+    apart: bool = False  # batch size 1 runs other operators than the others and has a trace of its own
+    only: int | None = None  # the one batch size at which the step is known to run
+    seconds_per_sample: float = 0.0  # that tracing takes longer for each, where there are more operators for each
 
 
 def _parabola(places: list[int], sizes: list[int]) -> tuple[Fraction, Fraction, Fraction]:
@@ -324,8 +327,18 @@ def scaling(trace_at: Callable[[int], Trace], batch_sizes: tuple[int, int, int])
             return Scaling(affine=True, reason=None, at=lambda _: loose, example=high, spread=loose.spread)
     later = _from_the_second(low, high, third, trace_at)
     if later is not None:
-        return Scaling(affine=True, reason=None, at=lambda _: later, example=third)
-    return Scaling(affine=False, reason=reason, at=one_by_one(trace_at, (low, high, third)), example=high)
+        first = Single(low)
+        return Scaling(
+            affine=True, reason=None, at=lambda size: first if size == 1 == low.batch_size else later, example=third
+        )
+    at = one_by_one(trace_at, (low, high, third))
+    return Scaling(affine=False, reason=reason, at=at, example=high, seconds_per_sample=_pace(low, third))
+
+
+def _pace(low: Trace, high: Trace) -> float:
+    """How much longer each further sample makes tracing, by operators: clocks tell little from small batches."""
+    more = max(len(high.ops) - len(low.ops), 0) / (high.batch_size - low.batch_size)
+    return more * high.seconds / max(len(high.ops), 1)
 
 
 def _from_the_second(low: Trace, high: Trace, third: Trace, trace_at: Callable[[int], Trace]) -> Scaled | None:

@@ -41,10 +41,12 @@ def make_table(
     Without `workloads` and `gpus`: all that the source knows; predictions need workloads. Of `sets` the
     source gives those that it has. Without `source`: measurements, but for the largest batches of sets whose every workload
     has published ones, these with the predicted ones `beside`. `baseline` is the card that is
-    1 in "relative". Raises subclasses of WhichGpuError.
+    1 in "relative". `results_file` is for measurements only. Raises subclasses of WhichGpuError.
     """
     if source is None and beside is None and kind == "max-batch" and results_file is None and not power_of_two:
         beside = "published" if not workloads and sets and _all_published(expand((), sets)) else None
+    if results_file is not None and (beside or source or "measured") != "measured":
+        raise InputError("--results names measurements: leave it out, or say --source measured and no --beside")
     if beside is not None:
         _check_beside(kind, source, beside, power_of_two)
         return _beside_published(workloads, sets, gpus, cache, on_progress)

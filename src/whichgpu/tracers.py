@@ -17,7 +17,7 @@ from whichgpu import arguments, text, tracing
 from whichgpu.answers import Book, Traced
 from whichgpu.capability import CLASSES
 from whichgpu.errors import DataDependentError, StepError
-from whichgpu.scaling import Scaling, scaling
+from whichgpu.scaling import Scaling, one_by_one, scaling
 from whichgpu.trace import Trace
 from whichgpu.tracing import Kind
 from whichgpu.workload import WorkloadRef
@@ -71,11 +71,20 @@ def falling_back(question: Callable[P, T]) -> Callable[P, T]:
 class Tracers:
     """Traces of one workload, hollow or real, at the first batch sizes at which its step runs.
 
-    `cache` and `on_progress` are those of `tracing.Tracer`. To be closed with the error that ended its use, if any.
+    `cache` and `on_progress` are those of `tracing.Tracer`. Where the step runs at none of the usual batch sizes, it is tried
+    at the one that is `asked` about. To be closed with the error that ended its use, if any.
     """
 
-    def __init__(self, ref: WorkloadRef, *, cache: Path | None, on_progress: Callable[[str], None] | None) -> None:
+    def __init__(
+        self,
+        ref: WorkloadRef,
+        *,
+        cache: Path | None,
+        on_progress: Callable[[str], None] | None,
+        asked: int | None = None,
+    ) -> None:
         self._ref = ref
+        self._asked = asked
         self._stack = ExitStack()
         self._tracers = {
             kind: self._stack.enter_context(tracing.Tracer(ref, kind=kind, cache=cache, on_progress=on_progress))
@@ -85,9 +94,10 @@ class Tracers:
         self._name = (ref.text, ref.changes)
         real_only = self._real_only is not None and self._name in self._real_only
         self.kind: Kind | None = "real-cpu" if real_only else None  # None until it is known
-        self.batch_sizes: BatchSizes = FAKE_BATCH_SIZES  # those that were traced to foretell others from
+        self.batch_sizes: tuple[int, ...] = FAKE_BATCH_SIZES  # those that were traced to foretell others from
         self.checked: set[int] = set()  # further ones at which the step ran
         self.failures: dict[int, str] = {}  # batch sizes at which the step raised
+        self.unchecked: dict[int, str] = {}  # batch sizes at which a check came to no end, and why
 
     def close(self, error: type[BaseException] | None = None) -> None:
         """End the workers; hollow tensors that could not go on are remembered while the question is asked again."""
@@ -123,6 +133,12 @@ class Tracers:
     def notes_on_sizes(self) -> list[str]:
         """What the user should know about the batch sizes, where the step fails at some."""
         failures = {size: message.partition(": ")[2] for size, message in self.failures.items()}
+        if len(self.batch_sizes) == 1:
+            sizes = ", ".join(map(text.format_count, sorted(failures)))
+            return [
+                f"the step ran at batch size {self.batch_sizes[0]} and at none of {sizes} ({next(iter(failures.values()))}): "
+                "only that one is answered, and the largest batch is that one or none"
+            ]
         highest = max(self.ran_at())
         beyond = min((size for size in failures if size > highest), default=None)
         early = "; ".join(message for size, message in failures.items() if size < highest)
@@ -133,9 +149,12 @@ class Tracers:
             found.append(f"traced at batch sizes {sizes}, since the step fails at others{why}")
         elif early:
             found.append(f"the step fails at some batch sizes: {early}")
+        largest = text.format_count(highest)
         if beyond is not None:
-            largest = text.format_count(highest)
             found.append(f"batches of more than {largest} are computed by memory alone: {failures[beyond]}")
+        for size, message in self.unchecked.items():
+            tried = text.format_count(size)
+            found.append(f"batches of more than {largest} are not checked by a trace; at {tried}: {message}")
         return found
 
     def book(self) -> Book:
@@ -194,7 +213,12 @@ class Tracers:
         return self._scaling_somewhere(name, "real-cpu")
 
     def _scaling_somewhere(self, name: str, kind: Kind) -> Scaling:
-        """The scaling from the first batch sizes at which the step runs; raises the first StepError if it runs at none."""
+        """The scaling from the first batch sizes at which the step runs, or of the one that is asked about alone.
+
+        Raises a StepError if it runs at none.
+        """
+        if len(self.batch_sizes) == 1:  # as came out for another class of cards
+            return self._at_one(self.batch_sizes[0], name, kind)
         first: StepError | None = None
         kept = self._kept(kind, name)
         for sizes in dict.fromkeys(([kept] if kept else []) + list(self._choices(kind))):
@@ -205,8 +229,31 @@ class Tracers:
                 except StepError as error:
                     first = first or error
         assert first is not None
-        tried = [text.format_count(size) for size in sorted(self.failures)]
-        raise first if len(tried) < 2 else StepError(f"{first}; of batch sizes {', '.join(tried)} it ran at none")
+        if self._asked is not None and self._asked not in self.failures:
+            try:
+                return self._at_one(self._asked, name, kind)
+            except StepError as error:
+                self.failures[self._asked] = str(error)
+        raise self._none_ran(first)
+
+    def _none_ran(self, first: StepError) -> StepError:
+        """What is said of a step that ran at no batch size."""
+        if len(self.failures) < 2:
+            return first
+        tried = ", ".join(map(text.format_count, sorted(self.failures)))
+        if self._asked is not None:
+            return StepError(f"{self.failures[self._asked]}; of batch sizes {tried} it ran at none")
+        cure = "if it runs at another one alone, name that: whichgpu fit --batch-size N"
+        return StepError(f"{first}; of batch sizes {tried} it ran at none ({cure})")
+
+    def _at_one(self, batch_size: int, name: str, kind: Kind) -> Scaling:
+        """The step at one batch size, where it runs at none of those that others are foretold from."""
+        trace = self._tracers[kind].trace_at(batch_size, name)
+        self.batch_sizes = (batch_size,)
+        at = one_by_one(lambda size: self._tracers[kind].trace_at(size, name), (trace,))
+        return Scaling(
+            affine=False, reason="the step runs at one batch size alone", at=at, example=trace, only=batch_size
+        )
 
     def _choices(self, kind: Kind) -> tuple[BatchSizes, ...]:
         """The batch sizes to trace at, those that are tried first before the others."""

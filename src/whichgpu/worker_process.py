@@ -24,7 +24,7 @@ from typing import IO, Any, TypeVar
 import msgspec
 
 from whichgpu.errors import WhichGpuError
-from whichgpu.worker_side import descendants, end_all
+from whichgpu.worker_side import descendants, end_all, ending
 
 T = TypeVar("T")
 
@@ -154,11 +154,9 @@ class WorkerProcess:
             return f"closed its answers {during}"
         status = os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOWAIT)
         assert status is not None
-        if status.si_code == os.CLD_EXITED:
-            return f"stopped with exit code {status.si_status} {during}"
-        name = signal.Signals(status.si_status).name
-        memory = ", most likely because memory ran out," if status.si_status == signal.SIGKILL else ""
-        return f"was killed by {name}{memory} {during}"
+        killed = status.si_code != os.CLD_EXITED
+        how, mark, cure = ending(-status.si_status if killed else status.si_status).partition(" (")
+        return f"{how} {during}{mark}{cure}"
 
     def _told(self, what: str) -> str:
         """A sentence about the worker with the last line of its log."""

@@ -63,6 +63,23 @@ def end_all(pids: list[int]) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
+def ending(code: int) -> str:
+    """How a process that did not say so itself ended, by its exit code or minus a signal, and what to do about it."""
+    if code >= 0:
+        cure = "something in it, as os._exit(), ends the process: have it return, or raise an error"
+        return f"stopped with exit code {code} ({cure})"
+    name = signal.Signals(-code).name
+    if code == -signal.SIGKILL:
+        return f"was killed by {name} (most likely because memory ran out)"
+    if -code in _CRASHES:
+        cure = "compiled code that it calls crashed: call it once by itself under python -X faulthandler to see where"
+        return f"was killed by {name} ({cure})"
+    return f"was killed by {name}"
+
+
+_CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
+
+
 class Lines:
     """Lines of a descriptor, without reading ahead into Python's buffers."""
 

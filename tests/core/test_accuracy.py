@@ -90,7 +90,7 @@ def test_fits_is_never_said_of_a_batch_that_ran_out_of_memory(steps: dict[str, P
 
 
 def test_the_safe_batch_ran(steps: dict[str, Predicted]) -> None:
-    """The batch that surely fits under a limit is no larger than the largest that did on the card."""
+    """The safe batch under a limit is no larger than the largest that did on the card."""
     found = {name: step for name, step in steps.items() if step.largest is not None}
     too_large = [
         name

@@ -128,7 +128,7 @@ def test_a_row_that_likely_fits_adds_up(limit_mib: int) -> None:
 
 @pytest.mark.parametrize("limit_mib", [1000, 2000, 2100, 2150, 2300, 2500, 3000, 80_000])
 def test_fits_is_said_only_when_the_high_end_fits(limit_mib: int) -> None:
-    """`fits` is the verdict "fits", and so says the interval; the batch that surely fits is one of those that likely do."""
+    """`fits` is the verdict "fits", and so says the interval; the safe batch is one of those that likely fit."""
     row = advice.limit_row(estimate(), 30, limit_mib * MIB)
 
     assert row.fits == (row.verdict == "fits") == (row.peak_reserved_high_bytes <= limit_mib * MIB)

@@ -1,118 +1,23 @@
-"""`fit` and `rank` from end to end, with made-up traces in place of the tracing process."""
+"""`fit` and `explain` from end to end, with made-up traces in place of the tracing process."""
 
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from synthetic import MIB, TRAINING, Call, Made, make_trace
+from made_up_tracer import World
+from synthetic import MIB, TRAINING, Call, Made
 
 import whichgpu
-from whichgpu import advice, api, catalogue, predictor, tracers, tracing, workspaces
-from whichgpu.answers import Book
+from whichgpu import api, catalogue, tracers
 from whichgpu.errors import CatalogueError, DataDependentError, InputError, StepError, WorkloadError
 from whichgpu.overheads import context_bytes
-from whichgpu.trace import Trace
 
 GIB = 1 << 30
-CONFIRM = predictor.Predictor.confirm
-
-
-class World:
-    """What the stand-in for the tracer does, and what it was asked for."""
-
-    def __init__(self) -> None:
-        self.calls: dict[str, Sequence[Call]] = {}  # workload -> program; TRAINING where none is named
-        self.bucket = 1  # batch sizes are padded up to a multiple ...
-        self.bucket_from = 0  # ... from this one on
-        self.trace_seconds = 0.0  # what a trace says it took
-        self.same_for: tuple[str, ...] = ()
-        self.facts: dict[str, Any] = {}
-        self.fake_fails: Exception | None = None
-        self.fake_fails_from = 0  # at this batch size and above
-        self.runs_at: Callable[[int], bool] = lambda _: True  # the step raises at all other batch sizes
-        self.held: set[tuple[str, int, str]] = set()
-        self.notes: list[str] = []
-        self.asked: list[tuple[str, int, str]] = []  # kind, batch size, class
-        self.ahead: list[tuple[int, ...]] = []
-        self.open = 0
-        self.keeps = False  # whether answers are kept
-        self.kept, self.kept_kind = Book(), ""
-
-
-@pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    """The tracer replaced by a maker of synthetic traces, and no workspaces."""
-    found = World()
-
-    class Tracer:
-        def __init__(self, ref: Any, *, kind: str, cache: Path | None, on_progress: Any) -> None:
-            self.ref, self.kind, self.cache = ref, kind, cache
-            self.seconds = 0.0
-            self.notes = found.notes
-
-        @property
-        def cached(self) -> bool:
-            return self.seconds == 0.0
-
-        def trace_at(self, batch_size: int, capability: str, *, ahead: Sequence[int] = ()) -> Trace:
-            found.asked.append((self.kind, batch_size, capability))
-            found.ahead.append(tuple(ahead))
-            if self.kind == "fake" and found.fake_fails is not None and batch_size >= found.fake_fails_from:
-                raise found.fake_fails
-            if not found.runs_at(batch_size):
-                raise StepError(f"{self.ref.text}: step raised at batch size {batch_size}: ValueError: odd")
-            self.seconds += 0.5
-            bucket = found.bucket if batch_size >= found.bucket_from else 1
-            padded = -(-batch_size // bucket) * bucket
-            trace = make_trace(
-                found.calls.get(self.ref.text, TRAINING),
-                padded,
-                capability=capability,
-                kind=self.kind,
-                workload=self.ref.text,
-                facts={"same_for": [capability, *found.same_for], **found.facts},
-            )
-            return msgspec.structs.replace(trace, batch_size=batch_size, seconds=found.trace_seconds)
-
-        def holds(self, batch_size: int, capability: str) -> bool:
-            return (self.kind, batch_size, capability) in found.held
-
-        def book(self) -> Book:
-            if self.cache is None or self.kind != found.kept_kind:
-                return Book()
-            return msgspec.msgpack.decode(msgspec.msgpack.encode(found.kept), type=Book)
-
-        def keep(self, book: Book) -> None:
-            if found.keeps and self.cache is not None:
-                found.kept, found.kept_kind = book, self.kind
-
-        def __enter__(self) -> Tracer:
-            found.open += 1
-            return self
-
-        def __exit__(self, *_: object) -> None:
-            found.open -= 1
-
-    monkeypatch.setattr(tracing, "Tracer", Tracer)
-    monkeypatch.setattr(workspaces, "RULES", {})
-    # no trace at the answer, but where a test is about that
-    monkeypatch.setattr(predictor.Predictor, "confirm", lambda *_: False)
-    yield found
-    assert 0 == found.open
-
-
-@pytest.fixture
-def checking(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
-    """A world in which the largest batch of an answer is traced too."""
-    monkeypatch.setattr(predictor.Predictor, "confirm", CONFIRM)
-    world.keeps = True
-    return world
 
 
 # ---- fit ------------------------------------------------------------------------------------------------
@@ -172,6 +77,18 @@ def test_a_card_named_twice_is_answered_once(world: World) -> None:
     """Several names of one card are one question."""
     report = api.fit("bert-base", gpus=["4090", "RTX 4090", "H200", "4090"])
     assert ["RTX 4090", "H200 SXM 141GB"] == [row.gpu for row in report.gpus]
+
+
+def test_a_name_of_two_cards_says_which_was_taken(world: World) -> None:
+    """ "A100 80GB" is one with SXM and one with PCIe: the report says which it is about, and how to name the other."""
+    words = '"A100 80GB" was taken for the A100 SXM4 80GB; the other is "A100 PCIe 80GB"'
+    for report in (
+        api.fit("bert-base", gpus=["A100 80GB", "T4"]),
+        api.explain("bert-base", gpu="A100 80GB"),
+        api.rank(["bert-base"], gpus=["A100 80GB"]),
+    ):
+        assert 1 == report.notes.count(words)
+    assert words not in api.fit("bert-base", gpus=["A100 PCIe 80GB"]).notes
 
 
 def test_cards_that_are_left_out_are_counted(world: World) -> None:
@@ -461,143 +378,6 @@ def test_the_batch_size_asked_about_is_tried(world: World) -> None:
     assert api.fit("bert-base", gpus=["H200"], batch_size=49).gpus[0].fits
 
 
-# ---- the answer is traced too ---------------------------------------------------------------------------
-
-
-def _sizes(world: World) -> list[int]:
-    return [size for _, size, _ in world.asked]
-
-
-def test_the_largest_batch_is_traced_too(checking: World) -> None:
-    """The step is run at the largest batch of the answer, the report says so, and a repeat need not."""
-    for question in (lambda: api.fit("bert-base", gpus=["H200"]), lambda: api.fit("bert-base", gpus=["H200"])):
-        report = question()
-        assert (4, 8, 67, report.gpus[0].max_batch_size) == report.trace.batch_sizes
-        assert () == report.trace.failed_batch_sizes == report.notes
-    assert list(report.trace.batch_sizes) == _sizes(checking)
-
-
-def test_the_largest_batch_of_all_cards_is_traced_too(checking: World) -> None:
-    """One more trace vouches for every card of a list, and for each of them when it is named later."""
-    checking.same_for = ("9.0", "8.0", "8.6", "7.0", "6.0")
-    report = api.fit("bert-base")
-    ranking = api.rank(["bert-base"])
-    most = max(row.max_batch_size for row in report.gpus)
-    api.fit("bert-base", gpus=["T4", "H200"])
-
-    assert (4, 8, 67, most) == report.trace.batch_sizes == ranking.traces["bert-base"].batch_sizes
-    assert [4, 8, 67, most] == _sizes(checking)
-
-
-def test_a_step_that_fails_at_its_largest_batch_is_told(checking: World) -> None:
-    """What is computed beyond the batch sizes at which the step ran is said, here and in a repeat that does not try again."""
-    checking.runs_at = lambda n: n <= 100
-    for _ in range(2):
-        report = api.fit("bert-base", gpus=["H200"])
-        (note,) = report.notes
-        assert note.startswith("batches of more than 67 are computed by memory alone: step raised at batch size")
-        assert (4, 8, 67) == report.trace.batch_sizes
-        tried = set(report.trace.failed_batch_sizes)
-    largest = report.gpus[0].max_batch_size
-    assert {largest, 1 << (largest.bit_length() - 1)} == tried
-    assert [4, 8, 67] == _sizes(checking)[:3]
-    assert tried == set(_sizes(checking)[3:])
-    assert 5 == len(checking.asked)
-
-
-def test_a_step_that_wants_round_batches_is_tried_at_one(checking: World) -> None:
-    """Where the largest batch is no multiple of what the step wants, the power of two below is traced."""
-    checking.runs_at = lambda n: n % 8 == 0 or n < 100
-    report = api.fit("bert-base", gpus=["H200"])
-    largest = report.gpus[0].max_batch_size
-
-    assert largest % 8
-    assert 1 << (largest.bit_length() - 1) == report.trace.batch_sizes[-1]
-    assert (largest,) == report.trace.failed_batch_sizes
-    assert any(f"step raised at batch size {largest}" in note for note in report.notes)
-
-
-def test_a_largest_batch_that_is_not_as_foretold_is_worked_out_again(checking: World) -> None:
-    """Memory that grows in steps only from some size on is found out, and each batch size then counts by itself."""
-    foretold = api.fit("bert-base", gpus=["H200"], cache=False).gpus[0]
-    checking.bucket, checking.bucket_from = 500, 100
-    report = api.fit("bert-base", gpus=["H200"])
-
-    assert not report.trace.affine
-    assert foretold.max_batch_size // 500 * 500 == report.gpus[0].max_batch_size
-    assert any("not a straight function of the batch size" in note for note in report.notes)
-
-
-def test_what_an_earlier_question_disproved_stays_disproved(checking: World) -> None:
-    """A batch size that was once seen to be off counts in every later answer about the workload."""
-    checking.bucket, checking.bucket_from = 64, 100
-    checking.same_for = ("9.0", "8.0", "8.6", "7.0", "6.0")
-    api.fit("bert-base", gpus=["H200"], batch_size=300)
-    checking.asked.clear()
-    one = api.fit("bert-base", gpus=["RTX 4090"], batch_size=8)
-    every = api.fit("bert-base")
-    ranking = api.rank(["bert-base"])
-
-    assert 0 == one.gpus[0].max_batch_size % 64
-    assert [False] * 3 == [one.trace.affine, every.trace.affine, ranking.traces["bert-base"].affine]
-    for notes in (every.notes, ranking.notes):
-        assert any("estimated from a line through batch sizes 4, 8, 67, 300" in note for note in notes)
-    by_line = next(row for row in every.gpus if row.gpu == "RTX 4090")
-    assert by_line.max_batch_size_safe <= one.gpus[0].max_batch_size
-
-
-def test_a_default_batch_size_of_ones_own_is_tried(checking: World, tmp_path: Path) -> None:
-    """Where a step fails at the batch size that it names itself, one at which it ran is answered for."""
-    (tmp_path / "mine.py").write_text("def setup(device): ...")
-    checking.facts = {"default_batch_size": 48}
-    checking.runs_at = lambda n: n != 48
-    for _ in range(2):
-        report = api.fit(f"{tmp_path / 'mine.py'}", gpus=["H200"])
-        assert 4 == report.batch_size
-        assert any("batch size 48" in note for note in report.notes)
-    assert 1 == _sizes(checking).count(48)
-
-
-def test_data_of_ones_own_is_not_loaded_without_bounds(checking: World, tmp_path: Path) -> None:
-    """How large a batch of the user's own code is traced depends on what it brings to the GPU for each sample."""
-    (tmp_path / "mine.py").write_text("def setup(device): ...")
-    name = str(tmp_path / "mine.py")
-    largest = {}
-    for input_bytes in (4, MIB // 8, 8 * MIB):
-        checking.asked.clear()
-        checking.kept = Book()
-        data = Call((Made(0, input_bytes, "input"),))
-        checking.calls[f"{name}:setup"] = [TRAINING[0], data, *TRAINING[2:]]
-        largest[input_bytes] = (api.fit(name, gpus=["H200"]).gpus[0].max_batch_size, max(_sizes(checking)))
-
-    assert largest[4][0] == largest[4][1]
-    assert 2048 == largest[MIB // 8][1] < largest[MIB // 8][0]
-    assert 1024 == largest[8 * MIB][1] < largest[8 * MIB][0]
-
-
-def test_a_huge_batch_size_is_not_tried(world: World) -> None:
-    """What the user's own code may not have the memory for is only computed."""
-    report = api.fit("bert-base", gpus=["H200"], batch_size=10**6)
-
-    assert not report.gpus[0].fits
-    assert {4, 8, 67} == {size for _, size, _ in world.asked}
-
-
-def test_a_batch_size_that_is_an_exception_counts_by_itself(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the size asked about takes another amount than foretold, the answer is from its own trace."""
-    made = make_trace
-
-    def exceptional(program: Sequence[Call], batch_size: int, **options: Any) -> Trace:
-        return made(program, 96 if batch_size == 48 else batch_size, **options)
-
-    monkeypatch.setattr(sys.modules[__name__], "make_trace", exceptional)
-    report = api.fit("bert-base", gpus=["H200"], batch_size=48)
-    other = api.fit("bert-base", gpus=["H200"], batch_size=96)
-
-    assert other.gpus[0].peak_reserved_bytes == report.gpus[0].peak_reserved_bytes
-    assert not report.trace.affine
-
-
 def test_the_peaks_operator_is_the_one_at_the_batch_size_asked_for(world: World) -> None:
     """Where every batch size is traced by itself, the operator at the peak comes from that trace."""
     world.bucket = 16
@@ -750,139 +530,3 @@ def test_what_cannot_be_foretold_is_explained_from_a_trace_of_its_own(world: Wor
     assert "real-cpu" == report.trace.kind
     assert () == report.remedies
     assert {left_out.reason for left_out in report.left_out}
-
-
-# ---- rank -----------------------------------------------------------------------------------------------
-
-SMALL = (Call((Made(100 * MIB, 0, "weight"),)), Call((Made(0, MIB),)))
-HUGE = (Call((Made(60 * GIB, 0, "weight"),)), Call((Made(0, GIB),)))
-
-
-def test_ranking_has_every_card_and_every_workload(world: World) -> None:
-    """Each CUDA card once, and each workload's largest batch on it as `fit` has it."""
-    world.calls = {"gpt2": SMALL}
-    report = whichgpu.rank(["bert-base", "gpt2"])
-    by_name = {row.gpu: row for row in report.gpus}
-    card = catalogue.load().find("RTX 3090").name
-
-    assert sorted(card.name for card in catalogue.load().gpus if card.cuda) == sorted(by_name)
-    assert ("bert-base", "gpt2") == report.workloads == tuple(report.traces)
-    for name in ("bert-base", "gpt2"):
-        (fitted,) = api.fit(name, batch_size=8, gpus=["RTX 3090"]).gpus
-        assert fitted.max_batch_size == by_name[card].max_batch_size[name]
-        assert fitted.max_batch_size_pow2 == by_name[card].max_batch_size_pow2[name]
-
-
-def test_the_first_card_trains_all_and_none_like_it_is_cheaper(world: World) -> None:
-    """First comes the supported card that runs all workloads for the least of today's money; old prices come later."""
-    world.calls = {"gpt2": HUGE}
-    report = api.rank(["bert-base", "gpt2"])
-    first = report.gpus[0]
-    rivals = [row for row in report.gpus if row.tier == "all" and row.supported and row.buy is not None]
-
-    assert ("all", True, 2) == (first.tier, first.supported, first.trains)
-    assert first.buy is not None
-    today = [row.buy.usd for row in rivals if row.buy is not None and advice.is_current(row.buy)]
-    old = [row.buy.usd for row in rivals if row.buy is not None and not advice.is_current(row.buy)]
-    assert [*sorted(today), *sorted(old)] == [row.buy.usd for row in rivals if row.buy is not None]
-    assert first.buy.usd == today[0] == min(today)
-    supported = [row for row in report.gpus if row.supported]
-    assert supported == list(report.gpus[: len(supported)])
-    tiers = [("all", "most", "poor").index(row.tier) for row in supported]
-    assert tiers == sorted(tiers)
-
-
-def test_cards_that_the_wheels_do_not_serve_are_marked_and_last(world: World) -> None:
-    """bfloat16 steps leave Turing and older out of the recommendation, with the reason beside them."""
-    world.facts = {"dtypes": ["bfloat16"]}
-    report = api.rank(["bert-base"])
-    marked = [row for row in report.gpus if not row.supported]
-
-    assert marked
-    assert list(report.gpus[-len(marked) :]) == marked
-    assert all(row.notes for row in marked)
-    assert all(float(row.compute_capability) >= 8 for row in report.gpus if row.supported)
-
-
-def test_workloads_named_twice_are_ranked_once(world: World) -> None:
-    """The same name twice is one workload and one set of traces."""
-    world.same_for = ("9.0", "8.0", "8.6", "7.0", "6.0")
-    report = api.rank(["bert-base", "bert-base"])
-
-    assert ("bert-base",) == report.workloads
-    assert 3 == len(world.asked)
-
-
-def test_notes_of_a_ranking_name_the_workload(world: World) -> None:
-    """Caveats of one workload are told with its name."""
-    world.facts = {"backward_calls": 0}
-
-    *notes, left_out = api.rank(["bert-base"]).notes
-    assert notes
-    assert all(note.startswith("bert-base: ") for note in notes)
-    assert left_out.endswith("are left out")
-    assert api.rank(["bert-base"]).notes
-
-
-def test_an_empty_ranking_is_refused(world: World) -> None:
-    """No workload, no answer."""
-    with pytest.raises(InputError, match="at least one workload"):
-        api.rank([])
-
-
-@pytest.mark.parametrize("names", ["cnn.py", "bert-base", None, 3, ["bert-base", 4]])
-def test_a_ranking_wants_a_list_of_names(names: Any, world: World) -> None:
-    """A single text is no list of its letters."""
-    with pytest.raises(InputError, match=r"is no list of workloads|4 is no workload's name"):
-        api.rank(names)
-    assert [] == world.asked
-
-
-# ---- answers that are kept ---------------------------------------------------------------------------------
-
-QUESTIONS: list[Callable[[], Any]] = [
-    lambda: whichgpu.fit("bert-base"),
-    lambda: whichgpu.fit("bert-base", batch_size=33, gpus=["H200", "1080 Ti"], memory_limit_bytes=4 * GIB),
-    lambda: whichgpu.rank(["bert-base"]),
-]
-
-
-@pytest.mark.parametrize("question", QUESTIONS)
-@pytest.mark.parametrize("bucket", [1, 16])
-@pytest.mark.parametrize("real", [False, True])
-def test_a_kept_answer_is_the_answer(world: World, question: Callable[[], Any], bucket: int, real: bool) -> None:
-    """The same question has the same answer from kept answers, and then asks for no trace."""
-    world.bucket = bucket
-    world.fake_fails = DataDependentError("looks at values") if real else None
-    expected = question()
-    world.keeps = True
-    question()
-    asked = len(world.asked)
-    answered = question()
-    assert asked == len(world.asked)
-    assert _without_seconds(expected) == _without_seconds(answered)
-
-
-def test_kept_answers_serve_another_question(world: World) -> None:
-    """A question of which only some answers are kept is answered as if none were."""
-    expected = whichgpu.fit("bert-base", batch_size=12)
-    world.keeps = True
-    whichgpu.fit("bert-base", batch_size=8, gpus=["H200"])
-    assert _without_seconds(expected) == _without_seconds(whichgpu.fit("bert-base", batch_size=12))
-
-
-def test_without_a_cache_no_answer_is_kept_or_used(world: World) -> None:
-    """`cache=False` asks for traces each time."""
-    world.keeps = True
-    whichgpu.fit("bert-base", gpus=["H200"])
-    asked = len(world.asked)
-    whichgpu.fit("bert-base", gpus=["H200"], cache=False)
-    assert asked < len(world.asked)
-
-
-def _without_seconds(report: Any) -> Any:
-    """A report as plain data, without how long tracing took and whether it came from the cache."""
-    found = msgspec.to_builtins(report)
-    for info in [found["trace"]] if "trace" in found else found["traces"].values():
-        info.update(seconds=0.0, cached=False)
-    return found

@@ -119,6 +119,16 @@ def test_a_guess_that_never_learns(capacity: int, start: int) -> None:
     assert len(tried) <= 90
 
 
+def test_a_line_that_is_past_its_limit_already_says_nothing_about_far_ahead() -> None:
+    """Where memory grows and is nearly used up, no guess takes it for memory that does not grow."""
+
+    def seen(batch_size: int, peak: int) -> Seen:
+        return Seen(batch_size=batch_size, result="fits", allocated_bytes=peak, reserved_bytes=peak)
+
+    assert [9, 17] == line_guess(1000)([seen(1, 984), seen(2, 985)])
+    assert [64, 64] == line_guess(1000)([seen(1, 985), seen(2, 985)])
+
+
 @given(capacity=st.integers(0, MAX_BATCH_SIZE), start=st.one_of(st.none(), st.integers(0, MAX_BATCH_SIZE)))
 def test_powers_of_two(capacity: int, start: int | None) -> None:
     """With `power_of_two` only powers are tried, and the largest that fits is proved by the next power."""

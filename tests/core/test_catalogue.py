@@ -418,3 +418,21 @@ def test_loading_needs_neither_torch_nor_prices() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "False False True" == done.stdout.strip()
+
+
+@pytest.mark.parametrize(
+    ("name", "twins"),
+    [
+        ("A100 80GB", ["A100 PCIe 80GB"]),
+        ("a100-80gb", ["A100 PCIe 80GB"]),
+        ("V100 16GB", ["V100 PCIe 16GB"]),
+        ("H200", []),
+        ("A100 80GB SXM", []),
+        ("a100-pcie-80gb", []),
+        ("3060", []),  # the Ti is another card
+        ("RTX 4090", []),
+    ],
+)
+def test_a_name_without_a_form_has_twins(name: str, twins: list[str]) -> None:
+    """Cards that differ in nothing but how they are mounted are told apart, unless the name does."""
+    assert twins == load().twins(name)

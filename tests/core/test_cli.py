@@ -371,6 +371,25 @@ def test_gpus_can_be_filtered(capsys: pytest.CaptureFixture[str], api: FakeApi) 
     assert all("4090" in name for name in names)
 
 
+@pytest.mark.parametrize(
+    ("words", "listed", "left_out"),
+    [
+        ("80GB", "A100 PCIe 80GB", "B200 180GB"),
+        ("A10", "A10G", "A100 PCIe 80GB"),
+        ("309", "RTX 3090 Ti", "RTX 3080 12GB"),
+    ],
+)
+def test_numbers_are_whole_ones(
+    words: str, listed: str, left_out: str, capsys: pytest.CaptureFixture[str], api: FakeApi
+) -> None:
+    """A number is no part of a longer one, unless no card has it whole."""
+    assert 0 == run("gpus", words, "--json")
+    names = [card["name"] for card in json.loads(capsys.readouterr().out)]
+    assert listed in names
+    assert left_out not in names
+    assert 0 == run("gpus", left_out, "--json")
+
+
 def test_the_zoo_is_listed(capsys: pytest.CaptureFixture[str], api: FakeApi) -> None:
     """Every workload of the zoo is listed with what it is."""
     assert 0 == run("zoo")

@@ -49,7 +49,7 @@ def test_fits_agrees_with_the_largest_batch() -> None:
 
 
 def test_the_steep_line_is_never_below_the_middle_one() -> None:
-    """What surely fits likely fits."""
+    """A batch that fits likely fits too."""
     model = line_model()
     for batch_size in (1, 2, 3, 4, 100, 5000):
         assert model.replay(batch_size).peak_reserved_bytes <= model.steep_bytes(batch_size)

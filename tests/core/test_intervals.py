@@ -201,6 +201,34 @@ def test_the_evidence_is_told_by_the_trace(trace: Trace, line: bool, evidence: E
     assert evidence == intervals.evidence_of(trace, line=line)
 
 
+@pytest.mark.parametrize(
+    ("shape", "kernel", "evidence"),
+    [
+        ((64, 100), (64, 64, 9), "sequences"),
+        ((64, 1, 100), (64, 64, 1, 9), "sequences"),  # as PyTorch itself asks cuDNN about one dimension
+        ((64, 100, 1), (64, 64, 9, 1), "sequences"),
+        ((64, 22, 100), (64, 64, 1, 50), "sequences"),
+        ((64, 22, 100), (64, 64, 22, 1), "sequences"),
+        ((64, 17, 17), (64, 64, 1, 7), "convolutions"),
+        ((64, 17, 17), (64, 64, 7, 1), "convolutions"),
+        ((64, 17, 17), (64, 64, 1, 1), "convolutions"),
+        ((64, 1, 1), (64, 64, 1, 1), "convolutions"),  # of what was pooled
+        ((64, 56, 56), (64, 64, 56, 56), "convolutions"),
+    ],
+)
+@pytest.mark.parametrize("name", [CONVOLUTION[0], BACKWARD[0]])
+def test_a_plane_of_one_row_is_a_sequence(
+    name: str, shape: tuple[int, ...], kernel: tuple[int, ...], evidence: Evidence
+) -> None:
+    """A convolution over a sequence is one however it is written; short strips over a plane, as of Inception, are not."""
+    over, weight = Tensor((8, *shape), "float32"), Tensor(kernel, "float32")
+    inputs = (over, over, weight) if name == BACKWARD[0] else (over, weight)
+    trace = make_trace((Call((Made(1),)),), 4)
+    op = Op(name, "forward", 0, inputs, (), {}, flops=60)
+
+    assert evidence == intervals.evidence_of(msgspec.structs.replace(trace, ops=(op,)))
+
+
 @pytest.mark.parametrize("capability", [intervals.MEASURED, (8, 6)])
 @pytest.mark.parametrize(
     ("trace", "line"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,6 +13,7 @@ from whichgpu.allocator import AllocatorConfig, replay
 from whichgpu.batch_sizes import MAX_BATCH_SIZE, power_of_two_below
 from whichgpu.memory import MemoryModel
 from whichgpu.scaling import Single
+from whichgpu.trace import Tensor
 from whichgpu.workspaces import Temporary
 
 HOPPER = (9, 0)
@@ -48,6 +50,31 @@ def test_remembered_answers_equal_fresh_replays(calls: list[Call], asked: list[t
     for batch_size, limit_bytes in asked:
         assert fits_directly(model, batch_size, limit_bytes) == model.fits(batch_size, limit_bytes)
         assert fits_directly(model, batch_size, limit_bytes) == model.replay(batch_size, limit_bytes).fits
+
+
+@pytest.mark.parametrize(
+    ("names", "loads"),
+    [
+        (["mm", "relu"], (2, 2)),  # making the handle of cuBLAS loads the first kernels as well
+        (["relu", "mm"], (2, 3)),
+        (["relu", "relu", "mm"], (2, 4)),
+        (["mm", "mm"], (2, 2)),
+        (["relu", "relu"], (2,)),
+        (["relu"], ()),
+    ],
+)
+def test_kernels_are_loaded_before_cublas(
+    names: list[str], loads: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process loads its first kernels once, no later than it makes the first handle of cuBLAS."""
+    handle = Temporary(8 * MIB, key=f"{workspaces.CUBLAS}forward")
+    monkeypatch.setattr(workspaces, "RULES", {"aten.mm.default": lambda *_: [handle]})
+    trace = make_trace([Call((Made(MIB),), name=f"aten.{name}.default") for name in ("randn", *names)], 4)
+    read = (Tensor((4,), "float32", (), 0),)
+    ops = tuple(msgspec.structs.replace(op, inputs=read if number else ()) for number, op in enumerate(trace.ops))
+    source = Single(msgspec.structs.replace(trace, ops=ops))
+
+    assert loads == MemoryModel(always(source), HOPPER, batch_sizes=(4,)).program(4).instructions.loads
 
 
 # With 46 MiB the cached segments are given back earlier than with 48, and what follows then fits.

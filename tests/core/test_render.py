@@ -260,9 +260,9 @@ def test_a_batch_at_the_end_of_the_search_is_said_to_be_no_maximum() -> None:
     """A lower bound reads as one, in every table and in words."""
     replace = msgspec.structs.replace
     row = fit_row("RTX 4090", 24 << 30, END, 64)
-    surely = replace(row, max_batch_size_safe=END, max_batch_size_at_least=True)
+    safe = replace(row, max_batch_size_safe=END, max_batch_size_at_least=True)
     likely = replace(row, max_batch_size_at_least=True)
-    report = replace(fit_report(), gpus=(surely,))
+    report = replace(fit_report(), gpus=(safe,))
     assert "largest batch   1,048,576 or more (larger" in fit_text(report, True)
     assert " safe, likely 1,048,576 or more (larger" in fit_text(replace(report, gpus=(likely,)), True)
     assert 3 == fit_text(report).count("1,048,576+")

@@ -226,7 +226,7 @@ def test_curves_and_large_shares_are_not_taken_for_chance(size: Callable[[int], 
 
 
 def test_a_batch_of_one_that_is_built_otherwise_is_left_out() -> None:
-    """Only the first trace has another structure: the others, with one more as the check, answer for all sizes."""
+    """Only the first trace has another structure: the others, with one more as the check, answer for all sizes but that."""
     asked = []
 
     def trace_at(batch_size: int) -> Trace:
@@ -238,6 +238,7 @@ def test_a_batch_of_one_that_is_built_otherwise_is_left_out() -> None:
 
     assert found.affine
     assert [64 + 512 * 900, 900_000] == found.at(900).storage_bytes(900)
+    assert [64 + 512] == found.at(1).storage_bytes(1)
     assert [1, 2, 3, 6] == asked
 
 

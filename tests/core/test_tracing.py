@@ -324,10 +324,16 @@ def test_the_least_recently_used_goes_first(scene: Scene) -> None:
 @pytest.mark.parametrize(
     ("behaviour", "expected"),
     [
-        ("exits", "stopped with exit code 3 while tracing batch size 4"),
+        (
+            "exits",
+            "stopped with exit code 3 while tracing batch size 4 (something in it, as os._exit(), ends the process",
+        ),
         ("partial line", "stopped with exit code 0 in the middle of an answer about tracing batch size 4"),
-        ("crashes", "was killed by SIGSEGV while tracing batch size 4"),
-        ("out of memory", "was killed by SIGKILL, most likely because memory ran out, while tracing"),
+        (
+            "crashes",
+            "was killed by SIGSEGV while tracing batch size 4 (compiled code that it calls crashed: call it once",
+        ),
+        ("out of memory", "was killed by SIGKILL while tracing batch size 4 (most likely because memory ran out)"),
         ("nonsense", "answered nonsense about tracing batch size 4"),
         ("closes", "closed its answers while tracing batch size 4"),
         ("hangs", "did not finish tracing batch size 4 within 1 s and was ended"),

@@ -62,7 +62,7 @@ def main() -> None:
 def probe(behaviour: str, attempt: dict) -> dict:
     """The card, or why there is none."""
     if behaviour == "no driver":
-        return {"outcome": "driver", "message": "Found no NVIDIA driver on your system"}
+        return {"outcome": "driver", "message": "Found no NVIDIA driver on your system. Please check that it is there."}
     if behaviour == "one card" and attempt["gpu_index"] > 0:
         return {"outcome": "no_gpu", "message": "1"}
     if behaviour == "full card":

@@ -158,7 +158,7 @@ NO_SETUP = "def setup(device):\n    pass\n"
         ({"top": "raise KeyboardInterrupt"}, "cannot be loaded: KeyboardInterrupt (HERE/mine.py:3)"),
         ({"top": "raise MemoryError"}, "cannot be loaded: MemoryError (HERE/mine.py:3)"),
         ({"top": "input()"}, "cannot be loaded: EOFError: EOF when reading a line (HERE/mine.py:3)"),
-        ({"top": "os._exit(3)"}, "stopped with exit code 3 while loading mine.py:setup"),
+        ({"top": "os._exit(3)"}, "stopped with exit code 3 while loading mine.py:setup (something in it, as os._exit()"),
         ({"top": "os.closerange(3, 1000)"}, "mine.py:setup closed file descriptors that it had not opened"),
         ({"text": NO_SETUP}, "mine.py:setup returned NoneType, not a function; end it with `return step`"),
         ({"text": "def setup():\n    pass\n"}, "setup must take exactly one argument, the device"),
@@ -224,11 +224,14 @@ def test_a_missing_library_names_the_extra(shell: Shell, package: str, workload:
         ("raise MemoryError", "step raised at batch size 4: MemoryError (HERE/mine.py:11)"),
         ("raise KeyboardInterrupt", "raised at batch size 4: KeyboardInterrupt (HERE/mine.py:11)"),
         ("input()", "step raised at batch size 4: EOFError"),
-        ("sys.exit(5)", "step called sys.exit(5)"),
-        ("os._exit(5)", "the process that traced batch size 4 stopped with exit code 5"),
+        ("sys.exit(5)", "step called sys.exit(5) (HERE/mine.py:11); have it return instead, or raise an error"),
+        (
+            "os._exit(5)",
+            "batch size 4 stopped with exit code 5 (something in it, as os._exit(), ends the process: have it",
+        ),
         ("os.closerange(3, 1000)", "batch size 4 closed file descriptors that it had not opened"),
         ("os.closerange(0, 1000)", "batch size 4 closed file descriptors that it had not opened"),
-        ("os.kill(os.getpid(), signal.SIGSEGV)", "the process that traced batch size 4 was killed by SIGSEGV"),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", "batch size 4 was killed by SIGSEGV (compiled code that it calls"),
     ],
 )
 def test_a_step_that_fails(shell: Shell, step: str, words: str) -> None:

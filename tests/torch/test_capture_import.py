@@ -13,7 +13,7 @@ from whichgpu import workload
 from whichgpu.capture import in_place
 from whichgpu.capture.stage import Stage
 from whichgpu.capture.target import Target
-from whichgpu.errors import WorkloadError
+from whichgpu.errors import CaptureError, WorkloadError
 from whichgpu.trace import Trace
 from whichgpu.tracing import Tracer
 
@@ -118,3 +118,23 @@ def test_the_process_that_is_forked_runs_no_backward_pass(tmp_path: Path, monkey
     Stage(Target.parse("9.0"))
     assert str(os.getpid()) != log.read_text(encoding="utf-8")
     assert count() == in_place._uses_when_alone()
+
+
+@pytest.mark.parametrize("words", ["Unable to handle autograd's threading in combination with fork-based", "broken"])
+def test_only_threads_that_run_already_are_a_reason_to_count_here(words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A backward pass that fails for another reason in the fork is an error: here it might start threads."""
+    here, count = os.getpid(), in_place._count_uses
+
+    def failing() -> tuple[int, ...]:
+        if os.getpid() != here:
+            raise RuntimeError(words)
+        return count()
+
+    monkeypatch.setattr(in_place, "_count_uses", failing)
+    in_place._uses_when_alone.cache_clear()
+    if "fork" in words:
+        assert count() == in_place._uses_when_alone()
+    else:
+        with pytest.raises(CaptureError, match=r"failed on this machine \(code 1\)"):
+            in_place._uses_when_alone()
+    in_place._uses_when_alone.cache_clear()

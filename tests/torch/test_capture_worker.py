@@ -40,11 +40,19 @@ def tracer_of(tmp_path: Path) -> Iterator[Callable[..., Tracer]]:
     """Makes a tracer of the good workload with a line put into its step; closes it afterwards."""
     made: list[Tracer] = []
 
-    def make(behave: str = "pass", *, kind: str = "fake", cache: Path | None = None, text: str = GOOD) -> Tracer:
+    def make(
+        behave: str = "pass",
+        *,
+        kind: str = "fake",
+        cache: Path | None = None,
+        text: str = GOOD,
+        on_progress: Callable[[str], None] | None = None,
+    ) -> Tracer:
         path = tmp_path / "mine.py"
         path.write_text(text.replace("BEHAVE", behave))
         os.utime(path, (0, 0))
-        tracer = Tracer(workload.parse(f"{path}:setup"), kind=kind, cache=cache, timeout_s=120.0)  # type: ignore[arg-type]
+        ref = workload.parse(f"{path}:setup")
+        tracer = Tracer(ref, kind=kind, cache=cache, on_progress=on_progress, timeout_s=120.0)  # type: ignore[arg-type]
         made.append(tracer)
         return tracer
 
@@ -93,9 +101,11 @@ def test_values_on_the_gpu_ask_for_real_tensors(tracer_of: Callable[..., Tracer]
     needs = "torch.rand(1 << 22, device=device).gt(0.5).nonzero()"
     with pytest.raises(DataDependentError):
         tracer_of(needs).trace_at(4, "9.0")
-    trace = tracer_of(needs, kind="real-cpu").trace_at(2, "9.0")
+    heard: list[str] = []
+    trace = tracer_of(needs, kind="real-cpu", on_progress=heard.append).trace_at(2, "9.0")
 
     assert "real-cpu" == trace.kind
+    assert "batch size 2: setting up, with real tensors on this CPU" in heard  # which is why it takes longer
 
 
 @pytest.mark.parametrize(

@@ -125,7 +125,7 @@ def test_the_users_line_is_named(mine: dict[str, Any]) -> None:
 
 
 def test_each_remedy_of_a_library_is_traced(small: dict[str, Any]) -> None:
-    """A model of transformers has options for all but the 8-bit optimizer; what surely saves is seen to."""
+    """A model of transformers has options for all but the 8-bit optimizer; those that must save something do."""
     remedies = by_remedy(small)
     assert {
         "bf16 autocast": "precision=bf16",

@@ -90,9 +90,8 @@ class Bench:
             listed = "GPU 0 only" if count == 1 else f"GPUs 0 to {count - 1}"
             raise InputError(f"there is no GPU {self._plan.gpu_index}: this machine has {listed}")
         if said.outcome == "driver":
-            raise BenchError(
-                f"no GPU can be used here ({said.message}); `whichgpu fit` and `whichgpu rank` answer without one"
-            )
+            why = (said.message or "").partition(". ")[0]  # what follows are PyTorch's links to drivers
+            raise BenchError(f"no GPU can be used here ({why}); `whichgpu fit` and `whichgpu rank` answer without one")
         if said.outcome == "out_of_memory":
             raise BenchError(f"GPU {self._plan.gpu_index} is full: {holders.held_by(self._status) or said.message}")
         if said.card is None:

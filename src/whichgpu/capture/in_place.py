@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from whichgpu.errors import CaptureError
+
 aten = torch.ops.aten
 Tensor = torch.Tensor
 
@@ -29,6 +31,7 @@ _INTO_ZEROS = {
     aten.index_put.default: aten.index_put_.default,
 }
 _RECORDER = {__file__, os.path.join(os.path.dirname(__file__), "recorder.py")}
+_THREADS_RUN = 3  # exit code of a fork in which autograd refuses to work
 CANDIDATES = {aten.add.Tensor, *_INTO_ZEROS}
 
 
@@ -142,21 +145,32 @@ def _count_uses() -> tuple[int, ...]:
 
 @cache
 def _uses_when_alone() -> tuple[int, ...]:
-    """Counted in a process of its own: where there is a GPU, autograd starts threads, after which no fork can use it."""
+    """Counted in a process of its own: where there is a GPU, autograd starts threads, after which no fork can use it.
+
+    Only where they run already, so that autograd refuses to work in the fork, nothing is lost by counting here.
+    """
     ours, theirs = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 about threads, none of which is needed there
         pid = os.fork()
     if pid == 0:
+        code = 1
         try:
             os.write(theirs, " ".join(map(str, _count_uses())).encode())
+            code = 0
+        except RuntimeError as error:
+            code = _THREADS_RUN if "fork-based" in str(error) else 1
         finally:
-            os._exit(0)
+            os._exit(code)
     os.close(theirs)
     with os.fdopen(ours) as answer:
         counted = answer.read()
-    os.waitpid(pid, 0)
-    return tuple(map(int, counted.split())) or _count_uses()  # autograd ran here before
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    if code == _THREADS_RUN:
+        return _count_uses()
+    if code:
+        raise CaptureError(f"a backward pass of two numbers failed on this machine (code {code}); is PyTorch whole?")
+    return tuple(map(int, counted.split()))
 
 
 def prepare() -> None:

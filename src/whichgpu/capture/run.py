@@ -81,7 +81,8 @@ def _call(name: str, batch_size: int, what: str, function: Any) -> Any:
     except BaseException as error:
         failure = StepError if what == "step" else WorkloadError
         if isinstance(error, SystemExit):
-            raise failure(f"{name}: {what} called sys.exit({error.code})") from error
+            where = f"{what} called sys.exit({error.code}){_place(error)}"
+            raise failure(f"{name}: {where}; have it return instead, or raise an error that says why") from error
         for cause in causes(error):
             if isinstance(cause, DataDependentError):
                 raise cause from None

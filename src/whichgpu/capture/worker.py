@@ -28,7 +28,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from whichgpu import errors, trace
-from whichgpu.worker_side import Lines, adopt_orphans, descendants, die_with, end_all, private_input
+from whichgpu.worker_side import Lines, adopt_orphans, descendants, die_with, end_all, ending, private_input
 from whichgpu.workload import WorkloadRef, distributions, failure_line, load, sources
 
 _CHILDREN = max(os.cpu_count() or 1, 1)
@@ -236,12 +236,7 @@ class _Child:
 
 
 def _ending(code: int) -> str:
-    if code == _CUT_OFF:
-        return _CLOSED
-    if code >= 0:
-        return f"stopped with exit code {code}: does the step end the process itself?"
-    memory = " (most likely because memory ran out)" if code == -signal.SIGKILL else ""
-    return f"was killed by {signal.Signals(-code).name}{memory}"
+    return _CLOSED if code == _CUT_OFF else ending(code)
 
 
 def _flush() -> None:
@@ -253,12 +248,14 @@ def _flush() -> None:
 def _make(fd: int, loaded: Any, ref: WorkloadRef, key: tuple[str, int], kind: str, path: Path) -> None:
     """In the child: trace, write the file, say how it went."""
     last = 0.0
+    # real tensors: the step looked at values, so that it runs in full, with all its memory
+    slowly = ", with real tensors on this CPU" if kind == "real-cpu" else ""
 
     def progress(text: str) -> None:
         nonlocal last
         if time.monotonic() - last > 0.1:
             last = time.monotonic()
-            _answer(fd, progress=text)
+            _answer(fd, progress=text + slowly)
 
     own = os.getpid()
     progress(f"batch size {key[1]}: setting up")

@@ -79,7 +79,8 @@ def traced(trace: TraceInfo) -> str:
 def traced_at(trace: TraceInfo) -> str:
     """How a workload was traced and at which batch sizes, as a sentence."""
     sizes = ", ".join(map(text.format_count, trace.batch_sizes))
-    return f"Traced {traced(trace)}" + (f", at batch sizes {sizes}." if sizes else ".")
+    plural = "s" * (len(trace.batch_sizes) != 1)
+    return f"Traced {traced(trace)}" + (f", at batch size{plural} {sizes}." if sizes else ".")
 
 
 def print_section(title: str, style: str, table: Table, console: Console) -> None:
