@@ -2,7 +2,7 @@
 
     python tools/bench_fit.py [WORKLOAD...]
 
-Each run is a process of its own with a cache of its own; the time has the import of PyTorch in it. The memory is that of
+Each run is a process of its own with a cache of its own, also for what Numba compiles; the time has the import of PyTorch in it. The memory is that of
 the largest of its processes, as the system counts it.
 """
 
@@ -28,7 +28,7 @@ def run(workload: str, cache: str) -> tuple[float, float]:
     started = time.monotonic()
     done = subprocess.run(
         [sys.executable, "-c", RUN, workload],
-        env={**os.environ, "WHICHGPU_CACHE": cache},
+        env={**os.environ, "WHICHGPU_CACHE": cache, "NUMBA_CACHE_DIR": cache},
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
