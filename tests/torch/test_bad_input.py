@@ -283,6 +283,19 @@ def test_a_step_that_is_no_training_step_goes_on(shell: Shell, missing: str, wor
         assert any(word in note for note in report["notes"]), report["notes"]
 
 
+def test_a_step_that_runs_at_one_batch_size_is_answered_for_that(shell: Shell) -> None:
+    """A step that insists on its batch size is traced at that; where it is not named, the error says how to."""
+    shell.write("mine.py", step="assert batch_size == 48, 'forty-eight'")
+
+    error = shell.fit("mine.py").error()
+    assert (
+        "of batch sizes 1, 4, 16, 64 it ran at none (if it runs at another one alone, name that: whichgpu fit" in error
+    )
+    done = shell.fit("mine.py", "--batch-size", "48")
+    assert 0 == done.code
+    assert "only that one is answered" in " ".join(done.out.split())
+
+
 # ---- steps that do odd things and are fine ---------------------------------------------------------------
 
 
