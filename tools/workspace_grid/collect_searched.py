@@ -34,7 +34,12 @@ def drawn(count: int) -> Iterator[list[object]]:
         groups = draw.choice((2, 4, 8, 16, 32)) if grouped else 1
         side = draw.choice(SIDES)
         height = draw.choice((side, side, side, side, max(side * 3 // 4, 1), 2 * side))
-        if first % groups or second % groups or height * side * max(first, second) > LARGEST or min(side, height) < kernel:
+        if (
+            first % groups
+            or second % groups
+            or height * side * max(first, second) > LARGEST
+            or min(side, height) < kernel
+        ):
             continue
         padding = (kernel - 1) // 2 if draw.random() < 0.9 else 0
         weight = [first, second // groups] if transposed else [second, first // groups]
