@@ -216,12 +216,13 @@ def _step(step: Predicted) -> Step:
     largest = None
     if step.largest is not None:
         limit = step.largest["limit_bytes"]
-        failing = step.out_of_memory()
+        failing, (edge, *above) = step.out_of_memory(), step.edges()
         largest = LargestBatch(
             limit_bytes=limit,
             predicted=estimate.largest_batch(limit),
             predicted_safe=estimate.largest_safe_batch(limit),
-            measured=step.largest["max_batch_size"],
+            measured=edge,
+            measured_above=tuple(above),
             out_of_memory=tuple(failing),
             said_to_fit=tuple(size for size in failing if estimate.verdict(size, limit) == "fits"),
         )
