@@ -150,11 +150,11 @@ def without_engines(step: Predicted) -> Iterator[tuple[float, float]]:
         program = step.model.program(batch_size)
         for seed in range(DRAWS):
             draw, sizes = random.Random(seed), list(program.sizes)
-            for alike in {slots[0]: slots for slots in program.optional.values()}.values():
+            for alike in {slots[0]: slots for slots in program.instructions.optional.values()}.values():
                 factor = draw.choice(FACTORS)
                 for slot in alike:
                     sizes[slot] *= factor
-            base = replay(program.instructions, sizes, None, optional=program.optional).peak_reserved_bytes
+            base = replay(program.instructions, sizes, None).peak_reserved_bytes
             yield (
                 max(1 - measured["peak_reserved_bytes"] / base, 0.0),
                 max(measured["peak_reserved_bytes"] / base - 1, 0.0),

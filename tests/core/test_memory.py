@@ -382,10 +382,10 @@ def test_what_is_done_without_once_is_done_without_by_all_of_its_plan(
     program = model_of([Call((Made(8),), name=name) for name in ("conv", "transposed", "conv", "linear")]).program(4)
     begin = program.storages
 
-    assert [begin, begin + 2, begin + 4] == program.optional[begin]
-    assert [begin + 1, begin + 5] == program.optional[begin + 1]
-    assert [begin + 3] == program.optional[begin + 3]
-    assert [begin + 6] == program.optional[begin + 6]
+    assert [begin, begin + 2, begin + 4] == program.instructions.optional[begin]
+    assert [begin + 1, begin + 5] == program.instructions.optional[begin + 1]
+    assert [begin + 3] == program.instructions.optional[begin + 3]
+    assert [begin + 6] == program.instructions.optional[begin + 6]
 
 
 def test_temporaries_follow_the_shapes_of_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
