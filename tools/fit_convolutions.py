@@ -5,7 +5,7 @@
 Reads what cuDNN's heuristics answer on an H200 (heuristics, dense, more and most.jsonl.gz in tools/workspace_grid, from
 tools/query_cudnn.py; more.jsonl.gz is that of --ask dense --shapes workspace_grid/more_convs.json) and writes
 src/whichgpu/data/convolutions.json.gz. Splits and leaves are chosen so that the error, as a share of the
-bytes that a convolution touches, is least. `--check` instead leaves a fifth of the shapes out and prints the errors on
+bytes that a convolution touches, is least; each tree sees other batch sizes, and each cut other features. `--check` instead leaves a fifth of the shapes out and prints the errors on
 them; then it compares the package's data with the workspaces that were recorded while convolutions ran
 (tools/workspace_grid/measured.jsonl.gz, from tools/measure_workspaces.py).
 """
@@ -33,7 +33,9 @@ GRID = Path(__file__).parent / "workspace_grid"
 TABLE = Path(__file__).parents[1] / "src" / "whichgpu" / "data" / "convolutions.json.gz"
 SOURCE = "tools/query_cudnn.py on an NVIDIA H200: torch 2.11.0+cu130, cuDNN 9.19, driver 580.159.04, 2026-12-02"
 DTYPES = {"tf32": "tf32", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
-BATCHES = 5  # of each shape at most, for the trees
+TREES = 5  # of each family
+BATCHES = 3  # of each shape at most, for one tree
+SHARE = 0.6  # of the features that a cut may be made by
 DEPTH, LEAST, GAIN = 40, 2, 0.01
 LEFT_OUT = 7  # one shape in so many of more.jsonl.gz is for --check only
 MOST_AT = 32  # the batch size of `most` in heuristics.jsonl.gz
@@ -63,7 +65,7 @@ def main() -> None:
     if arguments.check:
         check(asked, searched, left_out)
         return
-    trees, search_trees = fit(sample(asked) + sample(more), cudnn.needs), fit(sample(searched), cudnn_search.needs)
+    trees, search_trees = fit([*asked, *more], cudnn.needs), fit(searched, cudnn_search.needs)
     body = {
         "source": SOURCE, "features": cudnn.FEATURES, "formulas": cudnn.FORMULAS, "trees": trees,
         "answers": exceptions(trees, [*more, *asked], cudnn.needs), "search_formulas": cudnn_search.FORMULAS,
@@ -147,24 +149,28 @@ def row(problem: Problem, bytes_: int) -> Row:
     return Row(problem, bytes_, sum(int(np.prod(shape)) for shape in shapes) * problem.item_bytes)
 
 
-def sample(asked: Iterable[list[Row]]) -> list[Row]:
+def sample(asked: Iterable[list[Row]], draw: random.Random) -> list[Row]:
     """A few batch sizes of each problem."""
-    draw = random.Random(7)
     return [row for rows in asked for row in draw.sample(rows, min(len(rows), BATCHES))]
 
 
 # ---- trees --------------------------------------------------------------------------------------------------------
 
 
-def fit(rows: list[Row], needs: Needs) -> dict[str, Any]:
-    """The tree of each family; `needs` answers the bytes under each formula."""
-    families: dict[str, list[Row]] = defaultdict(list)
-    for one in rows:
-        families[one.problem.family].append(one)
-    return {name: fit_family(members, needs) for name, members in sorted(families.items())}
+def fit(asked: list[list[Row]], needs: Needs) -> dict[str, list[cudnn.Tree]]:
+    """The trees of each family; `needs` answers the bytes under each formula."""
+    found: dict[str, list[cudnn.Tree]] = defaultdict(list)
+    for number in range(TREES):
+        draw = random.Random(number)
+        families: dict[str, list[Row]] = defaultdict(list)
+        for one in sample(asked, draw):
+            families[one.problem.family].append(one)
+        for name, members in sorted(families.items()):
+            found[name].append(fit_family(members, needs, draw))
+    return found
 
 
-def fit_family(rows: list[Row], needs: Needs) -> Any:
+def fit_family(rows: list[Row], needs: Needs, draw: random.Random) -> cudnn.Tree:
     """One tree."""
     values = np.array([features(one.problem) for one in rows], dtype=np.int64)
     truth = np.array([one.bytes for one in rows], dtype=np.float64)[:, None]
@@ -175,28 +181,29 @@ def fit_family(rows: list[Row], needs: Needs) -> Any:
     formulas = [int(place) for place, count in zip(places, counts, strict=True) if count > RARE] or [int(places[0])]
     # large operands decide about peaks
     costs = costs[:, formulas] * np.clip(scale / 2**24, 0.05, 4.0)
-    return grow(values, costs.astype(np.float32), formulas, DEPTH)
+    return grow(values, costs.astype(np.float32), formulas, DEPTH, draw)
 
 
-def grow(values: np.ndarray, costs: np.ndarray, formulas: list[int], depth: int) -> Any:
+def grow(values: np.ndarray, costs: np.ndarray, formulas: list[int], depth: int, draw: random.Random) -> cudnn.Tree:
     """A tree over rows of features; `costs` has a column for each formula."""
     totals = costs.sum(0)
     best = int(totals.argmin())
     if depth == 0 or len(values) < 2 * LEAST or totals[best] < GAIN:
         return formulas[best]
-    found = split(values, costs, totals)
+    among = draw.sample(range(values.shape[1]), round(SHARE * values.shape[1]))
+    found = split(values, costs, totals, among)
     if found is None or found[0] > totals[best] - GAIN:
         return formulas[best]
     _, feature, threshold = found
     low = values[:, feature] <= threshold
-    below, above = (grow(values[side], costs[side], formulas, depth - 1) for side in (low, ~low))
+    below, above = (grow(values[side], costs[side], formulas, depth - 1, draw) for side in (low, ~low))
     return below if below == above and isinstance(below, int) else [feature, threshold, below, above]
 
 
-def split(values: np.ndarray, costs: np.ndarray, totals: np.ndarray) -> tuple[float, int, int] | None:
-    """Cost after the best cut, its feature and the largest value below it."""
+def split(values: np.ndarray, costs: np.ndarray, totals: np.ndarray, among: list[int]) -> tuple[float, int, int] | None:
+    """Cost after the best cut by one of these features, the feature and the largest value below it."""
     best: tuple[float, int, int] | None = None
-    for feature in range(values.shape[1]):
+    for feature in among:
         order = np.argsort(values[:, feature], kind="stable")
         column = values[order, feature]
         cuts = np.nonzero(column[1:] != column[:-1])[0]
@@ -215,7 +222,9 @@ def split(values: np.ndarray, costs: np.ndarray, totals: np.ndarray) -> tuple[fl
 # ---- answers that are kept ------------------------------------------------------------------------------------------
 
 
-def exceptions(trees: dict[str, Any], asked: Iterable[list[Row]], needs: Needs) -> dict[str, list[cudnn.Piece]]:
+def exceptions(
+    trees: dict[str, list[cudnn.Tree]], asked: Iterable[list[Row]], needs: Needs
+) -> dict[str, list[cudnn.Piece]]:
     """Of the problems asked at several batch sizes, those that the trees are off for somewhere."""
     found = {}
     for rows in asked:
@@ -229,9 +238,9 @@ def close(said: int, one: Row) -> bool:
     return abs(said - one.bytes) <= min(CLOSE_BYTES, CLOSE * (one.size + one.bytes)) or max(said, one.bytes) < 1 << 16
 
 
-def by_tree(trees: dict[str, Any], problem: Problem, needs: Needs) -> int:
+def by_tree(trees: dict[str, list[cudnn.Tree]], problem: Problem, needs: Needs) -> int:
     """The bytes that trees say."""
-    return needs(problem)[cudnn.decide(trees[problem.family], features(problem))]
+    return cudnn.by_trees(trees[problem.family], problem, needs(problem))
 
 
 def pieces(rows: list[Row], needs: Needs) -> list[cudnn.Piece]:
@@ -286,12 +295,12 @@ def straight(points: list[tuple[int, int]]) -> bool:
 def check(asked: list[list[Row]], searched: list[list[Row]], left_out: list[list[Row]]) -> None:
     """Errors on shapes left out, and against what was recorded."""
     print("by the package, on shapes of other networks that it was not fitted to")
-    report([(cudnn.workspace_bytes(one.problem), one) for one in sample(left_out)])
+    report([(cudnn.workspace_bytes(one.problem), one) for one in sample(left_out, random.Random(7))])
     for title, all_rows, needs in (("", asked, cudnn.needs), (", the largest", searched, cudnn_search.needs)):
         shapes = sorted({shape(rows[0].problem) for rows in all_rows})
         fifth = set(random.Random(0).sample(shapes, len(shapes) // 5))
-        trees = fit(sample(rows for rows in all_rows if shape(rows[0].problem) not in fifth), needs)
-        rows = sample(rows for rows in all_rows if shape(rows[0].problem) in fifth)
+        trees = fit([rows for rows in all_rows if shape(rows[0].problem) not in fifth], needs)
+        rows = sample((rows for rows in all_rows if shape(rows[0].problem) in fifth), random.Random(7))
         print(f"by the trees, on shapes left out{title}")
         report([(by_tree(trees, one.problem, needs), one) for one in rows])
     print("by the package, on recorded workspaces")

@@ -150,11 +150,11 @@ def without_engines(step: Predicted) -> Iterator[tuple[float, float]]:
         program = step.model.program(batch_size)
         for seed in range(DRAWS):
             draw, sizes = random.Random(seed), list(program.sizes)
-            for alike in {slots[0]: slots for slots in program.optional.values()}.values():
+            for alike in {slots[0]: slots for slots in program.instructions.optional.values()}.values():
                 factor = draw.choice(FACTORS)
                 for slot in alike:
                     sizes[slot] *= factor
-            base = replay(program.instructions, sizes, None, optional=program.optional).peak_reserved_bytes
+            base = replay(program.instructions, sizes, None).peak_reserved_bytes
             yield (
                 max(1 - measured["peak_reserved_bytes"] / base, 0.0),
                 max(measured["peak_reserved_bytes"] / base - 1, 0.0),
@@ -216,12 +216,13 @@ def _step(step: Predicted) -> Step:
     largest = None
     if step.largest is not None:
         limit = step.largest["limit_bytes"]
-        failing = step.out_of_memory()
+        failing, (edge, *above) = step.out_of_memory(), step.edges()
         largest = LargestBatch(
             limit_bytes=limit,
             predicted=estimate.largest_batch(limit),
             predicted_safe=estimate.largest_safe_batch(limit),
-            measured=step.largest["max_batch_size"],
+            measured=edge,
+            measured_above=tuple(above),
             out_of_memory=tuple(failing),
             said_to_fit=tuple(size for size in failing if estimate.verdict(size, limit) == "fits"),
         )

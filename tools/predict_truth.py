@@ -50,6 +50,13 @@ class Predicted:
             return []
         return sorted({attempt["batch_size"] for attempt in self.largest["attempts"] if attempt["kind"] == "oom"})
 
+    def edges(self) -> list[int]:
+        """Batch sizes that were seen to run under the limit while the next was seen to run out of memory."""
+        if self.largest is None:
+            return []
+        ran = {attempt["batch_size"] for attempt in self.largest["attempts"] if attempt["kind"] == "ok"}
+        return [size - 1 for size in self.out_of_memory() if size - 1 in ran]
+
 
 def lines(name: str) -> list[dict[str, Any]]:
     """The rows of a file of measurements."""

@@ -1,7 +1,7 @@
 """Asks cuDNN which workspace it would take for many convolutions, without running any.
 
     python tools/query_cudnn.py --out OUT [--ask top|most|dense] [--budget-s 100] [--workers 12]
-                                [--shapes FILE] [--deviceless [--library DIR]]
+                                [--shapes FILE [--batches 16] [--seed 5]] [--deviceless [--library DIR]]
 
 PyTorch takes the first engine that cuDNN's heuristics name (aten/src/ATen/native/cudnn/Conv_v8.cpp), so its workspace
 is known as soon as the heuristics are asked: about a millisecond each. With a GPU they are asked for that GPU. With
@@ -264,11 +264,11 @@ def step_shapes() -> list[Conv]:
     return found
 
 
-def tasks(only: int, ask: str, shapes: Path | None = None) -> list[Task]:
+def tasks(only: int, ask: str, shapes: Path | None = None, batches: int = FILE_BATCHES, seed: int = 5) -> list[Task]:
     """Convolutions with the batch sizes to ask about, most wanted first, in the same order every time."""
-    draw = random.Random(5)
+    draw = random.Random(seed)
     if shapes is not None:
-        return tasks_of(shapes, draw)[: only or None]
+        return tasks_of(shapes, batches, draw)[: only or None]
     listed: list[Task] = []
     models = [conv for conv, _ in model_shapes()]
     for dtype, layout in KINDS:
@@ -289,12 +289,12 @@ def tasks(only: int, ask: str, shapes: Path | None = None) -> list[Task]:
     return [one for one in listed if _usable(one[0])][: only or None]
 
 
-def tasks_of(shapes: Path, draw: random.Random) -> list[Task]:
-    """The convolutions of a file, in every kind of tensors, at fewer of the batch sizes."""
+def tasks_of(shapes: Path, batches: int, draw: random.Random) -> list[Task]:
+    """The convolutions of a file, in every kind of tensors, at so many of the batch sizes where the share is 1."""
     listed = []
     for conv, _ in model_shapes(shapes):
         for dtype, layout in KINDS:
-            count = round(FILE_BATCHES * SHARE[dtype, layout])
+            count = max(round(batches * SHARE[dtype, layout]), 1)
             listed.append((replace(conv, dtype=dtype, layout=layout), sorted(draw.sample(DENSE, count)), False))
     draw.shuffle(listed)
     return [one for one in listed if _usable(one[0])]
@@ -439,15 +439,16 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=12)
     parser.add_argument("--only", type=int, default=0, help="so many tasks")
     parser.add_argument("--shapes", type=Path, help="convolutions to ask about instead")
+    parser.add_argument("--batches", type=int, default=FILE_BATCHES, help="batch sizes of each, with --shapes")
+    parser.add_argument("--seed", type=int, default=5, help="which batch sizes, with --shapes")
     parser.add_argument("--deviceless", action="store_true")
     parser.add_argument("--library", default="libcudnn.so.9", help="cuDNN, by default the one that PyTorch loads")
     options = parser.parse_args()
     began = time.monotonic()
     start(options.library, options.deviceless)
     name, ask = ANSWERS[options.ask]
-    ask(
-        tasks(1, options.ask, options.shapes)[0]
-    )  # in this process first: what goes wrong here would go wrong without end in a pool
+    listed = tasks(options.only, options.ask, options.shapes, options.batches, options.seed)
+    ask(listed[0])  # in this process first: what goes wrong here would go wrong without end in a pool
     options.out.mkdir(parents=True, exist_ok=True)
     context = multiprocessing.get_context("spawn")
     initial = (options.library, options.deviceless)
@@ -455,7 +456,7 @@ def main() -> None:
     with gzip.open(options.out / f"{name}.jsonl.gz", "wt", compresslevel=9) as file:
         file.write(json.dumps(header(options.deviceless, options.library)) + "\n")
         with context.Pool(options.workers, start, initial) as pool:
-            for line in pool.imap_unordered(ask, tasks(options.only, options.ask, options.shapes), chunksize=4):
+            for line in pool.imap_unordered(ask, listed, chunksize=4):
                 file.write(line + "\n")
                 lines += 1
                 if time.monotonic() - began > options.budget_s:

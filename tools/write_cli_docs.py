@@ -421,7 +421,11 @@ MEANINGS: dict[tuple[str, str], str] = {
     ("LargestBatch", "limit_bytes"): "limit of PyTorch's allocator",
     ("LargestBatch", "predicted"): "the largest batch that likely fits",
     ("LargestBatch", "predicted_safe"): "the safe one: the largest whose high end fits",
-    ("LargestBatch", "measured"): "the largest that ran",
+    (
+        "LargestBatch",
+        "measured",
+    ): "the largest that ran while the next did not; the lowest such one where there are several",
+    ("LargestBatch", "measured_above"): "larger ones that ran while the next did not",
     ("LargestBatch", "out_of_memory"): "batch sizes that ran out of memory",
     ("LargestBatch", "said_to_fit"): "those of them that are said to fit: wrong answers",
     ("Gpu", "name"): "the card",

@@ -48,7 +48,8 @@ class LargestBatch(msgspec.Struct, frozen=True, kw_only=True):
     limit_bytes: int
     predicted: int  # the likely one
     predicted_safe: int
-    measured: int
+    measured: int  # it ran and the next one did not; the lowest such batch, as `predicted` is
+    measured_above: tuple[int, ...] = ()  # larger ones of which that was seen too
     out_of_memory: tuple[int, ...]  # batch sizes that were seen to fail
     said_to_fit: tuple[int, ...]  # those of them for which "fits" is said: a wrong answer
 

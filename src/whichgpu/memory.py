@@ -408,9 +408,11 @@ def _shared(source: Scaled | Single) -> _Shared:
 
 
 def _without_size(temporary: workspaces.Temporary, names: dict[str, int]) -> workspaces.Temporary:
-    """What a layout depends on; searches are numbered, as their names differ from batch size to batch size."""
-    search = str(names.setdefault(temporary.search, len(names))) if temporary.search else ""
-    return msgspec.structs.replace(temporary, bytes=0, search=search)
+    """What a layout depends on; searches and plans are numbered, as their names differ from batch size to batch size."""
+    search, plan = (
+        str(names.setdefault(name, len(names))) if name else "" for name in (temporary.search, temporary.plan)
+    )
+    return msgspec.structs.replace(temporary, bytes=0, search=search, plan=plan)
 
 
 class _Layout(msgspec.Struct, frozen=True):
@@ -577,13 +579,10 @@ class _Skeleton:
                     out += (-slot, EMPTY_CACHE)
                 elif not temporary.kept:
                     slot_of[number] = slot
-        alike: dict[tuple[int, int], list[int]] = {}
-        for place, origin in enumerate(taken):
-            alike.setdefault(origin, []).append(storages + place)
-        optional = {
-            slot: slots
-            for (group, number), slots in alike.items()
-            if temporaries[group][number].optional
-            for slot in slots
-        }
+        alike: dict[str | tuple[int, int], list[int]] = {}
+        for place, (group, number) in enumerate(taken):
+            temporary = temporaries[group][number]
+            if temporary.optional:
+                alike.setdefault(temporary.plan or (group, number), []).append(storages + place)
+        optional = {slot: slots for slots in alike.values() for slot in slots}
         return _Layout(CheckedProgram(out, loads, optional), op_at, op_index, taken)

@@ -57,8 +57,16 @@ def lowest_edge(fits: Callable[[int], bool], found: int, near: int = 1) -> int:
 
     Where the limit is met, the allocator gives its cache back and operators do without workspaces. A step may then run at a
     batch size and fail at a smaller one; whoever is told the larger one would not believe it. Smaller ones than `near` are
-    not looked at.
+    not looked at. Where there are many such edges, it looks again from each that it finds.
     """
+    lower = _lower_edge(fits, found, near)
+    while lower < found:
+        found, lower = lower, _lower_edge(fits, lower, near)
+    return found
+
+
+def _lower_edge(fits: Callable[[int], bool], found: int, near: int) -> int:
+    """The lowest edge that looking from one once shows."""
     low = min(max(round(found * (1 - _REACH)), near), found)
     distances = (-(-(found - low) * place**2 // _PLACES**2) for place in range(1, _PLACES + 1))
     places = sorted({found - distance for distance in distances} - {found})

@@ -49,6 +49,22 @@ def test_vgg_workspace_is_the_answer_of_cudnn() -> None:
     assert [pytest.approx(411_189_395, rel=0.002)] == [one.bytes for one in found]
 
 
+def test_a_transposed_convolution_shares_the_plan_of_the_one_that_it_mirrors() -> None:
+    """Their weight gradients are one problem to cuDNN, whose engine a thread keeps; other batch sizes and phases are others."""
+
+    def plans(op: Op) -> list[str]:
+        return [one.plan for one in temporaries(op, HOPPER) if one.optional]
+
+    small, large, weight = first(32, 256, 8, 8), first(32, 128, 16, 16), first(256, 128, 4, 4)
+    plain = plans(backward(small, large, weight, stride=[2, 2]))
+    mirrored = plans(backward(large, small, weight, stride=[2, 2], transposed=True))
+    fewer = plans(backward(first(16, 256, 8, 8), first(16, 128, 16, 16), weight, stride=[2, 2]))
+    forward = plans(convolution(small, weight, stride=[2, 2], transposed=True))
+
+    assert plain[-1] == mirrored[-1]
+    assert set(plain).isdisjoint([mirrored[0], *fewer, *forward])
+
+
 def test_answers_come_out_as_they_were_given() -> None:
     """Of 500 answers of cuDNN at several batch sizes, 99 % come out within 1 MiB or 1 % of operands and workspace."""
     near = []

@@ -372,6 +372,22 @@ def test_workspaces_are_a_part_of_the_breakdown(rules: dict[str, tuple[Temporary
     assert "mm" == peak.op_name
 
 
+def test_what_is_done_without_once_is_done_without_by_all_of_its_plan(
+    rules: dict[str, tuple[Temporary, ...]],
+) -> None:
+    """Operators whose workspaces have one plan give way together, others each for themselves."""
+    rules["conv"] = (Temporary(3 * MIB, optional=True, plan="both"), Temporary(2 * MIB, optional=True, plan="conv"))
+    rules["transposed"] = (Temporary(3 * MIB, optional=True, plan="both"), Temporary(2 * MIB, optional=True))
+    rules["linear"] = (Temporary(2 * MIB, optional=True),)
+    program = model_of([Call((Made(8),), name=name) for name in ("conv", "transposed", "conv", "linear")]).program(4)
+    begin = program.storages
+
+    assert [begin, begin + 2, begin + 4] == program.instructions.optional[begin]
+    assert [begin + 1, begin + 5] == program.instructions.optional[begin + 1]
+    assert [begin + 3] == program.instructions.optional[begin + 3]
+    assert [begin + 6] == program.instructions.optional[begin + 6]
+
+
 def test_temporaries_follow_the_shapes_of_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rules see the operator at the batch size asked for and the card's capability."""
     monkeypatch.setattr(workspaces, "RULES", {"mm"})

@@ -91,3 +91,9 @@ def test_the_lowest_edge_fits_and_the_next_does_not(found: int, failing: set[int
 def test_a_wide_gap_below_is_found() -> None:
     """A step that runs up to 111, fails from 112 to 119 and runs again at 128 is answered with 111."""
     assert 111 == lowest_edge(lambda size: size < 112 or size > 119, 128)
+
+
+def test_the_lowest_of_many_edges_is_looked_for_again() -> None:
+    """Where fitting and failing sizes alternate, an edge that was found is looked below once more."""
+    failing = {2836, 2837, *range(2841, 2846), *range(2849, 2854), 2857, 2858}
+    assert 2835 == lowest_edge(lambda size: size not in failing and size < 2900, 2899, 1941)

@@ -317,9 +317,37 @@ def test_sample_of_the_measured_grid() -> None:
     assert close >= 0.9 * total
 
 
+@pytest.mark.parametrize(
+    ("mode", "dtype", "layers", "both", "steps", "samples", "hidden", "measured"),
+    [
+        (2, "float32", 2, False, 70, 32, 1024, 150733312),
+        (2, "float32", 2, False, 70, 128, 1024, 351274240),
+        (2, "bfloat16", 2, True, 128, 64, 256, 103285504),
+    ],
+)
+def test_recurrent_workspaces_with_dropout(
+    mode: int, dtype: str, layers: int, both: bool, steps: int, samples: int, hidden: int, measured: int
+) -> None:
+    """Dropout between layers costs what was measured on an H200: a copy of one layer's result, but not both ways."""
+    one = op(
+        "_cudnn_rnn.default",
+        Tensor((steps, samples, hidden), dtype),
+        Tensor((layers * (1 + both), samples, hidden), dtype),
+        mode=mode,
+        hidden_size=hidden,
+        num_layers=layers,
+        bidirectional=both,
+        batch_first=False,
+        train=True,
+        dropout=0.5,
+    )
+
+    assert measured == temporaries(one, HOPPER)[-1].bytes
+
+
 def test_recurrent_workspaces() -> None:
-    """Layers measured on an H200, padded and packed: LSTM and GRU half to within 0.01 %, nine in ten within 1 %, all within
-    11 %; plain ones within 60 %."""
+    """Layers measured on an H200, padded and packed: LSTM and GRU three in four to the byte, nine in ten within
+    0.001 %, all within 11 %; plain ones within 60 %."""
     errors: dict[bool, list[float]] = {True: [], False: []}
     for line in (DATA / "measured_rnn.jsonl").read_text("utf-8").splitlines():
         mode, dtype, layers, both, steps, samples, width, hidden, forward, _, *packing = json.loads(line)
@@ -338,8 +366,8 @@ def test_recurrent_workspaces() -> None:
     gated = sorted(map(abs, errors[False]))
 
     assert len(gated) >= 1000
-    assert gated[len(gated) // 2] <= 0.0001
-    assert gated[len(gated) * 9 // 10] <= 0.01
+    assert gated[len(gated) * 3 // 4] == 0
+    assert gated[len(gated) * 9 // 10] <= 0.00001
     assert max(gated) <= 0.11
     assert max(map(abs, errors[True])) <= 0.6
 

@@ -142,17 +142,17 @@ def _largest(report: AccuracyReport) -> _Table:
             text.format_bytes(step.largest.limit_bytes).replace(".0", ""),
             text.format_count(step.largest.predicted),
             text.format_count(step.largest.predicted_safe),
-            text.format_count(step.largest.measured),
+            f"{text.format_count(step.largest.measured)}{' +' * bool(step.largest.measured_above)}",
             text.format_error(step.largest.error),
         )
         for step in report.steps
         if step.largest is not None
     ]
     note = (
-        f"*: held out. Each batch was run in a process of its own; the next larger one runs out of memory. Exact: {found.exact} of "
-        f"{found.steps}; exact or at most 2 % lower: {found.good}; too high: {found.too_high}. The safe batch is "
-        f"{text.format_percent(found.safe_share)} of the true one in the middle. Of {found.out_of_memory} batches that ran out "
-        f"of memory, {found.said_to_fit} are said to fit."
+        f"*: held out. +: a larger one ran as well, past one that did not. Each batch was run in a process of its own; the next "
+        f"larger one runs out of memory. Exact: {found.exact} of {found.steps}; exact or at most 2 % lower: {found.good}; "
+        f"too high: {found.too_high}. The safe batch is {text.format_percent(found.safe_share)} of the true one in the middle. "
+        f"Of {found.out_of_memory} batches that ran out of memory, {found.said_to_fit} are said to fit."
     )
     columns = ("Step", "Limit>", "Likely>", "Safe>", "True>", "Error>")
     return _Table("Largest batch under a limit", note, columns, rows)

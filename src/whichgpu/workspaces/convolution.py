@@ -172,7 +172,8 @@ def _convolution(op: Op, capability: Capability) -> list[Temporary]:
         op.inputs[1:2], last, AFTER_LAST if asked else 0
     )  # what cuDNN is called with has its result already
     for problem in asked:
-        found += [*_search(op, problem, AFTER_LAST), Temporary(workspace_bytes(problem), optional=True)]
+        workspace = Temporary(workspace_bytes(problem), optional=True, plan=_plan(op, problem))
+        found += [*_search(op, problem, AFTER_LAST), workspace]
     return found
 
 
@@ -187,7 +188,9 @@ def _convolution_backward(op: Op, capability: Capability) -> list[Temporary]:
         if number == 1 and mask[0]:  # only the gradient of the input needs the weight, once its own result is there
             found += [replace(copy, freed_before=1) for copy in _copies(op.inputs[2:3], last, 1)]
         found += _search(op, problem, number)
-        found.append(Temporary(workspace_bytes(problem), number, freed_before=number, optional=True))
+        found.append(
+            Temporary(workspace_bytes(problem), number, freed_before=number, optional=True, plan=_plan(op, problem))
+        )
     if len(mask) > 2 and mask[2]:
         grad = op.inputs[0]
         found.append(Temporary(buffer_bytes(grad, [0, *range(2, len(grad.shape))], capability)))
@@ -195,11 +198,15 @@ def _convolution_backward(op: Op, capability: Capability) -> list[Temporary]:
 
 
 def _search(op: Op, problem: Problem, before_output: int) -> list[Temporary]:
-    """The search for the fastest engine; each thread keeps what it found, and the backward pass has one of its own."""
+    """The search for the fastest engine, once for each problem and thread."""
     if not op.attributes.get("benchmark"):
         return []
-    name = f"{op.phase == 'backward'}|{problem.input[0]}|{problem.key}"
-    return [Temporary(largest_workspace_bytes(problem), before_output, optional=True, search=name)]
+    return [Temporary(largest_workspace_bytes(problem), before_output, optional=True, search=_plan(op, problem))]
+
+
+def _plan(op: Op, problem: Problem) -> str:
+    """Under which name PyTorch keeps the engine that ran: by thread, of which the backward pass has one of its own."""
+    return f"{op.phase == 'backward'}|{problem.input[0]}|{problem.key}"
 
 
 RULES: dict[str, Rule] = {

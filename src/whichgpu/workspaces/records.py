@@ -30,6 +30,9 @@ class Temporary(msgspec.Struct, frozen=True):
     key: str = ""  # kept until the process ends, at most one of a key
     freed_before: int = AFTER_LAST  # the own allocation before which it is given back; by default at the end
     optional: bool = False  # the operator does without it where there is no room
+    plan: str = (
+        ""  # what is done without once is not taken again by others with this name; by default those like the operator
+    )
     # What is tried for the first time of all operators with this name: it is given back at once, and then the cache
     search: str = ""
 

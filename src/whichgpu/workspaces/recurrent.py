@@ -29,6 +29,7 @@ class _Layers(NamedTuple):
     layers: int
     ways: int
     packed: bool
+    dropout: bool = False  # between layers
 
     @property
     def figures(self) -> dict[str, Any]:
@@ -56,6 +57,7 @@ def _layers(op: Op) -> _Layers:
         layers=layers,
         ways=ways,
         packed=len(tensor.shape) == 2,
+        dropout=float(op.attributes.get("dropout") or 0) > 0 and int(op.attributes["num_layers"]) > 1,
     )
 
 
@@ -64,9 +66,9 @@ def workspace_bytes(op: Op) -> int:
     of = _layers(op)
     elements = of.weights + (_plain(of) if of.kind == "plain" else max(_steps(of), _gradients(of)))
     figures = facts()["cudnn_rnn"]
-    return (
-        int(figures["layer_bytes"]) * of.layers * of.ways + int(figures["bytes"]) + int(ITEM_BYTES[of.dtype] * elements)
-    )
+    fixed = int(figures["layer_bytes"]) * of.layers * of.ways + int(figures["bytes"])
+    lengths = 0 if of.packed else int(figures["sample_bytes"]) * of.samples
+    return fixed + lengths + int(ITEM_BYTES[of.dtype] * elements)
 
 
 def _plain(of: _Layers) -> float:
@@ -78,33 +80,37 @@ def _plain(of: _Layers) -> float:
 def _steps(of: _Layers) -> int:
     """Elements for the steps of an LSTM or a GRU: the gates, and what is copied of input that is not packed."""
     figures, all_layers = of.figures["both_ways" if of.ways == 2 else "one_way"], of.layers * of.ways
-    of_hidden, of_sample = of.figures["gates"] * of.ways + (4 if of.ways == 2 else 0), figures["steps"] * all_layers
-    of_input = 0
+    of_hidden, of_input = of.figures["gates"] * of.ways + (4 if of.ways == 2 else 0), 0
+    of_sample = figures["steps" if of.packed else "padded_steps"] * all_layers
     if not of.packed:
-        of_input, of_hidden, of_sample = 1, of_hidden + of.ways, of_sample + 4 * all_layers
+        of_input, of_hidden = 1, of_hidden + of.ways
     if _is_small(of):
         alone, deeper, once, by_layer = figures["small"]
         of_hidden, of_sample = (
             of_hidden + (alone if of.layers == 1 else deeper),
             of_sample + once + by_layer * all_layers,
         )
+    of_hidden += of.dropout and of.ways == 1  # what is left of a layer's result is one more copy
     return int(of.rows * (of_hidden * of.hidden + of_input * of.width) + of.samples * of_sample * of.hidden)
 
 
 def _gradients(of: _Layers) -> int:
     """Elements for the gradients of the weights of an LSTM or a GRU: inputs and outputs of layers, laid out anew."""
-    figures = of.figures["both_ways" if of.ways == 2 else "one_way"]
-    of_sample = figures["gradients"] * of.layers * of.ways
+    figures, small = of.figures["both_ways" if of.ways == 2 else "one_way"], _is_small(of)
+    kernel = "gradients" if of.packed else "small_gradients" if small else "padded_gradients"
+    of_sample = figures[kernel] * of.layers * of.ways
     if of.ways == 2:
         of_input, of_hidden = 4, 2 * min(of.layers, 2)
+    elif small:
+        of_input, of_hidden = 1, min(of.layers, 2)
     else:
         of_input, of_hidden = 1, 1 if of.layers == 1 else 0
-        of_sample += 0 if of.layers == 1 else 2 * of.layers + 8
+        deeper = 2 * of.layers + 8 if of.packed else 8
+        of_sample += deeper if of.layers > 1 else 0 if of.packed else -4
     if not of.packed:
-        of_input, of_hidden, of_sample = of_input + 2, of_hidden + 2 * of.ways, of_sample + 8 * of.ways
-    if _is_small(of):
-        more, by_sample = of.figures["small_gradients"]
-        of_hidden, of_sample = of_hidden + more, of_sample + by_sample * of.ways
+        of_input, of_hidden = of_input + 2, of_hidden + 2 * of.ways
+    if small:
+        of_hidden += of.figures["small_rows"]
     return int(of.rows * (of_hidden * of.hidden + of_input * of.width) + of.samples * of_sample * of.hidden)
 
 
