@@ -1,0 +1,105 @@
+"""Seconds of a kernel on a card, from its cost, the card's rates and fitted constants.
+
+A matrix product is cut into tiles that the processors take in waves, as cuBLAS and cuDNN do: of a few sizes of tiles, and of
+cuts along the inner dimension, the quickest is taken, since the libraries choose well. Convolutions are the matrix products that
+they are computed as. All else is limited by memory. Arithmetic and memory overlap but for a part.
+
+Constants are natural logarithms (of a share of the peak, of a ratio) or seconds, by kind of operator and by kind of arithmetic;
+how they were fitted, and to what, stands beside them in data/speed.json.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import ceil, exp, log
+
+from whichgpu.speed.costs import Cost, Product
+from whichgpu.speed.rates import Rates
+
+Constants = Mapping[str, float]
+
+TILES = ((256, 128), (128, 128), (128, 64), (64, 64), (64, 32), (32, 32))
+CUTS = (1, 2, 4, 8, 16, 32)
+_SHARPNESS = 4.0  # of the change between limits; 1 adds them, infinity takes the larger
+HALVES = ("fp16", "bf16")
+
+
+def sustained_flops(rates: Rates, pipe: str, constants: Constants) -> float:
+    """FLOP/s that large products reach: a share of the peak, less where the power limit is in the way."""
+    peak = rates.flops[pipe]
+    group = "fp32" if pipe in rates.emulated or pipe == "fp64" else "half" if pipe in HALVES else pipe
+    share = exp(constants.get(f"peak.{group}", -0.25) + constants.get(f"peak.{group}.{rates.architecture}", 0.0))
+    per_watt = exp(
+        constants.get("power.fp32", 24.8) + constants.get("power.year", 0.1) * (rates.year - 2018)
+        + (0.0 if group == "fp32" else constants.get(f"power.{group}", 1.3))
+    )  # fmt: skip
+    allowed = per_watt * rates.watts
+    reached = peak * share
+    return float((reached**-_SHARPNESS + allowed**-_SHARPNESS) ** (-1 / _SHARPNESS))
+
+
+def product_seconds(product: Product, flops: float, rate: float, rates: Rates, shape: Constants) -> float:
+    """Seconds of arithmetic of a product at `rate` FLOP/s of the whole card."""
+    groups, rows, columns, inner = product
+    if not (groups and rows and columns and inner):
+        return 0.0
+    best = float("inf")
+    processors = rates.multiprocessors
+    depth = exp(shape["depth"])  # inner steps that beginning and ending a tile cost
+    smooth = shape["smooth"]
+    for number, (high, wide) in enumerate(TILES):
+        if best < float("inf") and ((high > 2 * rows and high > 32) or (wide > 2 * columns and wide > 32)):
+            continue
+        tiles = groups * ceil(rows / high) * ceil(columns / wide)
+        slower = exp(-shape["small"] * number)
+        each = 2.0 * high * wide * processors / (rate * slower)
+        for cut in CUTS:
+            if cut > 1 and (inner / cut < 64 or tiles * cut > 8 * processors):
+                break
+            waves = tiles * cut / processors
+            whole = ceil(waves)
+            waves = max(1.0, smooth * waves + (1 - smooth) * whole)
+            seconds = waves * each * (inner / cut + depth * (1 if cut == 1 else 2))
+            best = min(best, seconds)
+    return best * flops / (2.0 * groups * rows * columns * inner)
+
+
+def memory_seconds(bytes_: float, kind: str, rates: Rates, constants: Constants) -> float:
+    """Seconds to move bytes: bandwidth times the share that the kind reaches, and the way up to it."""
+    share = exp(constants.get(f"memory.{kind}", -0.35))
+    floor = constants["ramp"] * 1e-6
+    return bytes_ / (rates.bandwidth * share) + floor
+
+
+def join(first: float, second: float) -> float:
+    """Seconds of two limits that overlap."""
+    if first <= 0 or second <= 0:
+        return max(first, second)
+    larger = max(first, second)
+    return float(larger * (1 + (min(first, second) / larger) ** _SHARPNESS) ** (1 / _SHARPNESS))
+
+
+def kernel_seconds(cost: Cost, rates: Rates, constants: Constants) -> float:
+    """Seconds on the GPU of a cost, launches left out."""
+    start = constants["start"] * 1e-6 * cost.kernels
+    if cost.product is None:
+        return memory_seconds(cost.bytes, cost.kind, rates, constants) + start
+    pipe = cost.pipe
+    rate = sustained_flops(rates, pipe, constants) * exp(constants.get(f"product.{cost.kind}", 0.0))
+    rate *= exp(constants.get(f"product.{cost.kind}.{'half' if pipe in HALVES else pipe}", 0.0))
+    shape = {name: constants[f"shape.{name}"] for name in ("depth", "smooth", "small")}
+    if cost.kind == "recurrent":
+        each = product_seconds(cost.product, cost.flops / cost.kernels, rate, rates, shape)
+        arithmetic = each * cost.kernels
+    else:
+        arithmetic = product_seconds(cost.product, cost.flops, rate, rates, shape)
+    memory = cost.bytes / (rates.bandwidth * exp(constants.get(f"memory.{cost.kind}", constants["memory.product"])))
+    return join(arithmetic, memory) + start + constants["ramp"] * 1e-6
+
+
+def limit_of(cost: Cost, rates: Rates, constants: Constants) -> str:
+    """"compute" or "memory": which of the two takes longer at the rates reached."""
+    if not cost.flops:
+        return "memory"
+    rate = sustained_flops(rates, cost.pipe, constants)
+    return "compute" if log(cost.flops / rate) > log(max(cost.bytes, 1) / rates.bandwidth) else "memory"

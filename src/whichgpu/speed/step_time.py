@@ -1,0 +1,75 @@
+"""The time of a training step on a card: all its kernels, or the host that launches them where that takes longer.
+
+`demand` reads a step of a trace once; `predict` prices it on a card. Equal operators are priced once. The step is that of the last
+one traced, which has its optimizer state. Times are of steps queued one after the other, as training queues them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+from whichgpu.speed.costs import Cost, costs
+from whichgpu.speed.host import host_seconds
+from whichgpu.speed.kernels import Constants, join, kernel_seconds, limit_of
+from whichgpu.speed.rates import Rates
+from whichgpu.trace import Op, Trace
+
+
+class Demand(NamedTuple):
+    """What a step asks of a card and of the host."""
+
+    costs: Mapping[Cost, int]  # how often
+    host_s: float  # on the reference host
+    kernels: int
+    phases: Mapping[str, Mapping[Cost, int]]
+
+
+class StepTime(NamedTuple):
+    """A predicted step."""
+
+    step_s: float
+    gpu_s: float
+    host_s: float
+    limit: str  # "compute", "memory" or "host"
+    shares: Mapping[str, float]  # of the GPU's time, by kind of operator, largest first
+    compute_s: float  # of gpu_s, kernels that arithmetic limits
+
+
+def demand(trace: Trace, constants: Constants, op_at: Callable[[int], Op] | None = None) -> Demand:
+    """The last traced step; `op_at` gives an operator, by its index in the trace, at another batch size."""
+    last = trace.steps - 1
+    ops = ((op_at(index) if op_at else op) for index, op in enumerate(trace.ops) if op.step == last)
+    return demand_of(ops, constants, tf32_matmul=bool(trace.facts.get("tf32_matmul")))
+
+
+def demand_of(ops: Iterable[Op], constants: Constants, *, tf32_matmul: bool = False) -> Demand:
+    """What operators ask for, one after the other."""
+    phases: dict[str, dict[Cost, int]] = {}
+    total: dict[Cost, int] = {}
+    host_s, kernels = 0.0, 0
+    for op in ops:
+        host_s += host_seconds(op, constants)
+        found = phases.setdefault(op.phase, {})
+        for cost in costs(op, tf32_matmul=tf32_matmul):
+            found[cost] = found.get(cost, 0) + 1
+            total[cost] = total.get(cost, 0) + 1
+            kernels += cost.kernels
+    return Demand(total, host_s, kernels, phases)
+
+
+def predict(asked: Demand, rates: Rates, constants: Constants, host_speed: float = 1.0) -> StepTime:
+    """The step on a card, with a host of `host_speed` times the reference."""
+    kinds: dict[str, float] = {}
+    gpu_s = compute_s = 0.0
+    for cost, times in asked.costs.items():
+        seconds = times * kernel_seconds(cost, rates, constants)
+        gpu_s += seconds
+        kinds[cost.kind] = kinds.get(cost.kind, 0.0) + seconds
+        if limit_of(cost, rates, constants) == "compute":
+            compute_s += seconds
+    host_s = asked.host_s / host_speed
+    step_s = join(gpu_s, host_s)
+    limit = "host" if host_s > gpu_s else "compute" if compute_s > gpu_s / 2 else "memory"
+    shares = {kind: seconds / gpu_s for kind, seconds in sorted(kinds.items(), key=lambda item: -item[1])} if gpu_s else {}
+    return StepTime(step_s, gpu_s, host_s, limit, shares, compute_s)

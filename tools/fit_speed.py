@@ -1,0 +1,203 @@
+"""Fits the constants of the speed model to measured operators and writes them as data.
+
+    python tools/fit_speed.py --data FOLDER [--ops FILE ...] [--leave-out CARD] [--out FILE]
+
+FOLDER holds the public tables (neusight_kernels.csv.gz, neusight_conv.csv.gz). Least squares of the logarithm of seconds, robust
+against single points, each kind of operator on each card with the same weight; a constant that no point speaks for keeps its
+prior. Needs numpy, which whichgpu itself does not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Iterable
+from math import log
+from pathlib import Path
+
+import numpy as np
+
+from speed.sources import Measured, measured_ops, neusight_convolutions, neusight_kernels
+from whichgpu.speed.kernels import kernel_seconds
+
+OUT = Path(__file__).parents[1] / "src" / "whichgpu" / "data" / "speed.json"
+# value, how sure we are of it (standard deviation of the prior)
+PRIORS: dict[str, tuple[float, float]] = {
+    "ramp": (2.0, 1.0),
+    "start": (1.5, 0.5),
+    "shape.depth": (4.5, 1.0),
+    "shape.smooth": (0.5, 0.3),
+    "shape.small": (0.12, 0.1),
+    "peak.fp32": (-0.15, 0.3),
+    "peak.tf32": (-0.4, 0.3),
+    "peak.half": (-0.25, 0.3),
+    "power.fp32": (24.8, 0.5),
+    "power.year": (0.1, 0.1),
+    "power.tf32": (1.2, 0.3),
+    "power.half": (1.9, 0.3),
+    "memory.product": (-0.3, 0.3),
+}
+ARCHITECTURE = 0.15  # how far an architecture may be from the others, in logarithms
+KIND = 0.5
+LARGE = 0.25  # deviation from which a point counts less
+
+
+def names_in(points: Iterable[Measured]) -> dict[str, tuple[float, float]]:
+    """The constants that these points speak of, with their priors."""
+    found = dict(PRIORS)
+    for point in points:
+        if point.start:
+            found[f"launch.{point.start}"] = (log(30e-6), 1.0)
+        for cost in point.costs:
+            if cost.product is None:
+                found[f"memory.{cost.kind}"] = (-0.35, KIND)
+                continue
+            group = "half" if cost.pipe in ("fp16", "bf16") else cost.pipe
+            emulated = cost.pipe in point.card.emulated
+            found[f"peak.{'fp32' if emulated else group}.{point.card.architecture}"] = (0.0, ARCHITECTURE)
+            if cost.kind != "product":
+                found[f"product.{cost.kind}"] = (0.0, KIND)
+                if group != "fp32":
+                    found[f"product.{cost.kind}.{group}"] = (0.0, 0.3)
+            if "depthwise" in cost.kind:
+                found[f"memory.{cost.kind}"] = (-0.7, 1.0)
+    return found
+
+
+def predicted_seconds(point: Measured, constants: dict[str, float]) -> float:
+    """What the model says of a point, the launch that was measured with it included."""
+    seconds = sum(kernel_seconds(cost, point.card, constants) for cost in point.costs)
+    if point.start:
+        seconds += float(np.exp(constants[f"launch.{point.start}"]))
+    return seconds
+
+
+def fit(points: list[Measured], rounds: int = 12, say: Callable[[str], None] = print) -> dict[str, float]:
+    """Constants by damped Gauss-Newton steps."""
+    priors = names_in(points)
+    names = list(priors)
+    centre = np.array([priors[name][0] for name in names])
+    width = np.array([priors[name][1] for name in names])
+    touches = [_touching(name, points) for name in names]
+    weights = _weights(points)
+    target = np.array([log(point.seconds) for point in points])
+
+    def deviations(values: np.ndarray, which: list[int] | None = None) -> np.ndarray:
+        constants = dict(zip(names, map(float, values), strict=True))
+        chosen = range(len(points)) if which is None else which
+        return np.array([log(predicted_seconds(points[i], constants)) - target[i] for i in chosen])
+
+    values, damping = centre.copy(), 1e-2
+    current = deviations(values)
+
+    def loss(found: np.ndarray, at: np.ndarray) -> float:
+        small = np.abs(found)
+        robust = np.where(small < LARGE, found**2 / 2, LARGE * (small - LARGE / 2))
+        return float(np.sum(weights * robust) / 0.2**2 + np.sum(((at - centre) / width) ** 2) / 2)
+
+    best = loss(current, values)
+    for number in range(rounds):
+        jacobian = np.zeros((len(points), len(names)))
+        for column, name in enumerate(names):
+            which = touches[column]
+            if which is not None and not which:
+                continue
+            moved = values.copy()
+            moved[column] += 1e-3
+            rows = slice(None) if which is None else which
+            jacobian[rows, column] = (deviations(moved, which) - current[rows]) / 1e-3
+        robust = weights * np.where(np.abs(current) < LARGE, 1.0, LARGE / np.maximum(np.abs(current), 1e-9)) / 0.2**2
+        hessian = jacobian.T @ (jacobian * robust[:, None]) + np.diag(1 / width**2)
+        slope = jacobian.T @ (current * robust) + (values - centre) / width**2
+        for _ in range(6):
+            step = np.linalg.solve(hessian + damping * np.diag(np.diag(hessian)), -slope)
+            there = values + np.clip(step, -1.0, 1.0)
+            found = deviations(there)
+            reached = loss(found, there)
+            if reached < best:
+                damping = max(damping / 5, 1e-6)
+                break
+            damping *= 8
+        else:
+            break
+        gained = best - reached
+        values, current, best = there, found, reached
+        say(f"round {number}: loss {best:.1f}, median |error| {np.median(np.abs(current)):.3f}")
+        if gained < 1e-3 * best:
+            break
+    return dict(zip(names, map(float, values), strict=True))
+
+
+def _touching(name: str, points: list[Measured]) -> list[int] | None:
+    """Points that a constant has to do with; None for all."""
+    first, _, rest = name.partition(".")
+    if first == "launch":
+        return [i for i, point in enumerate(points) if point.start == rest]
+    if first == "memory" and rest != "product":
+        return [i for i, point in enumerate(points) if any(cost.kind == rest for cost in point.costs)]
+    if first == "product":
+        kind = rest.partition(".")[0]
+        return [i for i, point in enumerate(points) if any(cost.kind == kind for cost in point.costs)]
+    if first in ("peak", "power", "shape") or name == "memory.product":
+        return [i for i, point in enumerate(points) if any(cost.product is not None for cost in point.costs)]
+    return None
+
+
+def _weights(points: list[Measured]) -> np.ndarray:
+    """So that each kind on each card counts the same, but more with more points."""
+    count: dict[tuple[str, str], int] = {}
+    for point in points:
+        key = (point.group, point.card.name)
+        count[key] = count.get(key, 0) + 1
+    return np.array([count[point.group, point.card.name] ** -0.5 for point in points])
+
+
+def report(points: list[Measured], constants: dict[str, float], title: str) -> None:
+    """Errors by kind and card."""
+    errors: dict[tuple[str, str], list[float]] = {}
+    for point in points:
+        known = {f"launch.{point.start}": log(30e-6), **constants}
+        errors.setdefault((point.group, point.card.name), []).append(predicted_seconds(point, known) / point.seconds - 1)
+    print(title)
+    for (group, card), found in sorted(errors.items()):
+        size = np.abs(found)
+        print(
+            f"  {group:28} {card:18} n {len(found):5}  bias {np.median(found):+.3f}  median {np.median(size):.3f}"
+            f"  90 % {np.quantile(size, 0.9):.3f}"
+        )
+
+
+def main() -> None:
+    """Fits, reports and writes."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="folder of the public tables")
+    parser.add_argument("--ops", type=Path, nargs="*", default=[], help="files of tools/measure_ops.py, of an H200")
+    parser.add_argument("--leave-out", nargs="*", help="cards that are kept out of the fit and reported apart")
+    parser.add_argument("--most", type=int, default=120, help="points of each kind on each card (default 120)")
+    parser.add_argument("--out", type=Path, help=f"where the constants go; default {OUT.name}, nowhere with --leave-out")
+    arguments = parser.parse_args()
+    points = [*neusight_kernels(arguments.data, arguments.most), *neusight_convolutions(arguments.data, 3 * arguments.most)]
+    for path in arguments.ops:
+        points += measured_ops(path, "H200 SXM 141GB")
+    left = set(arguments.leave_out or ())
+    used = [point for point in points if point.card.name not in left]
+    apart = [point for point in points if point.card.name in left]
+    begun = time.monotonic()
+    constants = fit(used)
+    print(f"{len(used)} points, {len(constants)} constants, {time.monotonic() - begun:.0f} s")
+    report(used, constants, "fitted")
+    if apart:
+        report(apart, constants, "left out")
+    for name, value in constants.items():
+        if not name.startswith("launch."):
+            print(f"  {name:40} {value:.3f}")
+    out = arguments.out or (None if left else OUT)
+    if out:
+        kept = {name: round(value, 5) for name, value in sorted(constants.items()) if not name.startswith("launch.")}
+        sources = sorted({point.source for point in used})
+        out.write_text(json.dumps({"fitted_on": sources, "points": len(used), "constants": kept}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
