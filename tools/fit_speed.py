@@ -32,13 +32,20 @@ PRIORS: dict[str, tuple[float, float]] = {
     "peak.fp32": (-0.15, 0.3),
     "peak.tf32": (-0.4, 0.3),
     "peak.half": (-0.25, 0.3),
+    "peak.lanes": (-0.15, 0.15),
     "power.fp32": (24.8, 0.5),
     "power.year": (0.1, 0.1),
     "power.tf32": (1.2, 0.3),
     "power.half": (1.9, 0.3),
     "memory.product": (-0.3, 0.3),
+    "host.forward": (35.0, 10.0),
+    "host.backward": (30.0, 10.0),
+    "host.optimizer": (20.0, 10.0),
+    "host.other": (20.0, 10.0),
+    "host.many": (100.0, 50.0),
+    "host.tensor": (1.0, 0.5),
 }
-ARCHITECTURE = 0.15  # how far an architecture may be from the others, in logarithms
+ARCHITECTURE = 0.1  # how far an architecture may be from the others, in logarithms
 KIND = 0.5
 LARGE = 0.25  # deviation from which a point counts less
 
@@ -49,6 +56,7 @@ def names_in(points: Iterable[Measured]) -> dict[str, tuple[float, float]]:
     for point in points:
         if point.start:
             found[f"launch.{point.start}"] = (log(30e-6), 1.0)
+        found[f"bandwidth.{point.card.architecture}"] = (0.0, ARCHITECTURE)
         for cost in point.costs:
             if cost.product is None:
                 found[f"memory.{cost.kind}"] = (-0.35, KIND)
@@ -139,6 +147,10 @@ def _touching(name: str, points: list[Measured]) -> list[int] | None:
     if first == "product":
         kind = rest.partition(".")[0]
         return [i for i, point in enumerate(points) if any(cost.kind == kind for cost in point.costs)]
+    if first == "host":
+        return []
+    if first == "bandwidth":
+        return [i for i, point in enumerate(points) if point.card.architecture == rest]
     if first in ("peak", "power", "shape") or name == "memory.product":
         return [i for i, point in enumerate(points) if any(cost.product is not None for cost in point.costs)]
     return None

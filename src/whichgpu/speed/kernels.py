@@ -21,6 +21,7 @@ Constants = Mapping[str, float]
 TILES = ((256, 128), (128, 128), (128, 64), (64, 64), (64, 32), (32, 32))
 CUTS = (1, 2, 4, 8, 16, 32)
 _SHARPNESS = 4.0  # of the change between limits; 1 adds them, infinity takes the larger
+_MANY_LANES = 96  # multiprocessors of 128 lanes share schedulers and registers that feed 64 elsewhere
 HALVES = ("fp16", "bf16")
 
 
@@ -29,6 +30,8 @@ def sustained_flops(rates: Rates, pipe: str, constants: Constants) -> float:
     peak = rates.flops[pipe]
     group = "fp32" if pipe in rates.emulated or pipe == "fp64" else "half" if pipe in HALVES else pipe
     share = exp(constants.get(f"peak.{group}", -0.25) + constants.get(f"peak.{group}.{rates.architecture}", 0.0))
+    if group == "fp32" and rates.lanes > _MANY_LANES:
+        share *= exp(constants.get("peak.lanes", -0.15))
     per_watt = exp(
         constants.get("power.fp32", 24.8) + constants.get("power.year", 0.1) * (rates.year - 2018)
         + (0.0 if group == "fp32" else constants.get(f"power.{group}", 1.3))
@@ -67,8 +70,8 @@ def product_seconds(product: Product, flops: float, rate: float, rates: Rates, s
 def memory_seconds(bytes_: float, kind: str, rates: Rates, constants: Constants) -> float:
     """Seconds to move bytes: bandwidth times the share that the kind reaches, and the way up to it."""
     share = exp(constants.get(f"memory.{kind}", -0.35))
-    floor = constants["ramp"] * 1e-6
-    return bytes_ / (rates.bandwidth * share) + floor
+    share *= exp(constants.get(f"bandwidth.{rates.architecture}", 0.0))
+    return bytes_ / (rates.bandwidth * share) + constants["ramp"] * 1e-6
 
 
 def join(first: float, second: float) -> float:
@@ -93,8 +96,8 @@ def kernel_seconds(cost: Cost, rates: Rates, constants: Constants) -> float:
         arithmetic = each * cost.kernels
     else:
         arithmetic = product_seconds(cost.product, cost.flops, rate, rates, shape)
-    memory = cost.bytes / (rates.bandwidth * exp(constants.get(f"memory.{cost.kind}", constants["memory.product"])))
-    return join(arithmetic, memory) + start + constants["ramp"] * 1e-6
+    kind = cost.kind if f"memory.{cost.kind}" in constants else "product"
+    return join(arithmetic, memory_seconds(cost.bytes, kind, rates, constants)) + start
 
 
 def limit_of(cost: Cost, rates: Rates, constants: Constants) -> str:

@@ -25,6 +25,11 @@ class Rates(NamedTuple):
     year: float
     clock_hz: float
 
+    @property
+    def lanes(self) -> float:
+        """Multiply-adds in float32 that one multiprocessor begins in a clock: 64 or 128."""
+        return self.flops["fp32"] / (2 * self.multiprocessors * self.clock_hz)
+
 
 def rates(gpu: Gpu) -> Rates:
     """The rates of a card; CatalogueError that names the figure that is missing."""
