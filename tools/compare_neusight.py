@@ -73,7 +73,9 @@ def main() -> None:
     for key, each in errors.items():
         size = [abs(error) for error in each]
         tail = f" 90 % {quantiles(size, n=10)[-1]:.1%}" if len(size) > 1 else ""
-        print(f"{key:24} n {len(size):3} mean {fmean(size):.1%} median {median(size):.1%}{tail} bias {median(each):+.1%}")
+        print(
+            f"{key:24} n {len(size):3} mean {fmean(size):.1%} median {median(size):.1%}{tail} bias {median(each):+.1%}"
+        )
 
 
 if __name__ == "__main__":

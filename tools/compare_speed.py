@@ -1,6 +1,6 @@
 """Predicted against measured step times: what was measured on an H200, and public tables whose settings can be rebuilt.
 
-    python tools/compare_speed.py [--constants FILE] [--steps FILE] [--verbose]
+python tools/compare_speed.py [--constants FILE] [--steps FILE] [--verbose]
 """
 
 from __future__ import annotations

@@ -47,6 +47,8 @@ PRIORS: dict[str, tuple[float, float]] = {
 }
 ARCHITECTURE = 0.1  # how far an architecture may be from the others, in logarithms
 KIND = 0.5
+# Half the width of the 80 % interval, in logarithms; see docs/accuracy.md for what was seen
+SPREAD = {"card": 0.12, "architecture": 0.18, "none": 0.25}
 LARGE = 0.25  # deviation from which a point counts less
 
 
@@ -107,7 +109,7 @@ def fit(points: list[Measured], rounds: int = 12, say: Callable[[str], None] = p
     best = loss(current, values)
     for number in range(rounds):
         jacobian = np.zeros((len(points), len(names)))
-        for column, name in enumerate(names):
+        for column in range(len(names)):
             which = touches[column]
             if which is not None and not which:
                 continue
@@ -170,7 +172,9 @@ def report(points: list[Measured], constants: dict[str, float], title: str) -> N
     errors: dict[tuple[str, str], list[float]] = {}
     for point in points:
         known = {f"launch.{point.start}": log(30e-6), **constants}
-        errors.setdefault((point.group, point.card.name), []).append(predicted_seconds(point, known) / point.seconds - 1)
+        errors.setdefault((point.group, point.card.name), []).append(
+            predicted_seconds(point, known) / point.seconds - 1
+        )
     print(title)
     for (group, card), found in sorted(errors.items()):
         size = np.abs(found)
@@ -187,9 +191,14 @@ def main() -> None:
     parser.add_argument("--ops", type=Path, nargs="*", default=[], help="files of tools/measure_ops.py, of an H200")
     parser.add_argument("--leave-out", nargs="*", help="cards that are kept out of the fit and reported apart")
     parser.add_argument("--most", type=int, default=120, help="points of each kind on each card (default 120)")
-    parser.add_argument("--out", type=Path, help=f"where the constants go; default {OUT.name}, nowhere with --leave-out")
+    parser.add_argument(
+        "--out", type=Path, help=f"where the constants go; default {OUT.name}, nowhere with --leave-out"
+    )
     arguments = parser.parse_args()
-    points = [*neusight_kernels(arguments.data, arguments.most), *neusight_convolutions(arguments.data, 3 * arguments.most)]
+    points = [
+        *neusight_kernels(arguments.data, arguments.most),
+        *neusight_convolutions(arguments.data, 3 * arguments.most),
+    ]
     for path in arguments.ops:
         points += measured_ops(path, "H200 SXM 141GB")
     left = set(arguments.leave_out or ())
@@ -207,8 +216,16 @@ def main() -> None:
     out = arguments.out or (None if left else OUT)
     if out:
         kept = {name: round(value, 5) for name, value in sorted(constants.items()) if not name.startswith("launch.")}
-        sources = sorted({point.source for point in used})
-        out.write_text(json.dumps({"fitted_on": sources, "points": len(used), "constants": kept}, indent=1) + "\n")
+        whole = {
+            "fitted_on": sorted({point.source for point in used}),
+            "points": len(used),
+            "date": time.strftime("%Y-%m-%d"),
+            "spread": SPREAD,
+            "cards": sorted({point.card.name for point in used}),
+            "architectures": sorted({point.card.architecture for point in used}),
+            "constants": kept,
+        }
+        out.write_text(json.dumps(whole, indent=1) + "\n")
 
 
 if __name__ == "__main__":

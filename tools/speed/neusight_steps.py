@@ -53,16 +53,27 @@ def _model(name: str, sequence: int) -> Any:
     eager = {"attn_implementation": "eager", "use_cache": False}
     if name == "bert_large":
         config = transformers.BertConfig(
-            hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096, attn_implementation="eager"
+            hidden_size=1024,
+            num_hidden_layers=24,
+            num_attention_heads=16,
+            intermediate_size=4096,
+            attn_implementation="eager",
         )
         return transformers.BertForPreTraining(config)
     if name == "opt_13":
         config = transformers.OPTConfig(
-            hidden_size=2048, num_hidden_layers=24, num_attention_heads=32, ffn_dim=8192, word_embed_proj_dim=2048, **eager
+            hidden_size=2048,
+            num_hidden_layers=24,
+            num_attention_heads=32,
+            ffn_dim=8192,
+            word_embed_proj_dim=2048,
+            **eager,
         )
         return transformers.OPTForCausalLM(config)
     layers, width, heads = GPT2[name]
-    config = transformers.GPT2Config(n_layer=layers, n_embd=width, n_head=heads, n_positions=max(sequence, 1024), **eager)
+    config = transformers.GPT2Config(
+        n_layer=layers, n_embd=width, n_head=heads, n_positions=max(sequence, 1024), **eager
+    )
     return transformers.GPT2LMHeadModel(config)
 
 

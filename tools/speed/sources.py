@@ -40,7 +40,9 @@ class Measured(NamedTuple):
     card: Rates
     costs: tuple[Cost, ...]
     seconds: float
-    start: str  # whose launch is in the seconds: a name of a constant that belongs to the measurement alone; "" for none
+    start: (
+        str  # whose launch is in the seconds: a name of a constant that belongs to the measurement alone; "" for none
+    )
 
 
 def card_named(name: str) -> Rates:
@@ -60,7 +62,9 @@ def neusight_kernels(folder: Path, most: int, seed: int = 0) -> Iterator[Measure
         least = sorted(float(row["latency_ms"]) for row in found)[len(found) // 100] / 1e3
         some = [row for row in found if float(row["latency_ms"]) / 1e3 > 3 * least] or found
         for row in shuffle.sample(some, min(most, len(some))):
-            yield Measured(NEUSIGHT, name, card, (_neusight_cost(row),), float(row["latency_ms"]) / 1e3, f"{name}@{gpu}")
+            yield Measured(
+                NEUSIGHT, name, card, (_neusight_cost(row),), float(row["latency_ms"]) / 1e3, f"{name}@{gpu}"
+            )
 
 
 def _neusight_cost(row: dict[str, str]) -> Cost:
@@ -118,7 +122,9 @@ def measured_ops(path: Path, card: str) -> Iterator[Measured]:
             if "warm_us" not in row:
                 continue
             found = costs(operator(row), tf32_matmul=row["tf32"])
-            seconds = (row["warm_us"] * row.get("cold_us", row["warm_us"])) ** 0.5 / 1e6  # in steps some are, some are not
+            seconds = (
+                row["warm_us"] * row.get("cold_us", row["warm_us"])
+            ) ** 0.5 / 1e6  # in steps some are, some are not
             if found:
                 yield Measured("H200", row["group"], where, found, seconds, "")
 

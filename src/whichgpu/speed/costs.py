@@ -39,7 +39,16 @@ DTYPE_BYTES = {
 _TENSORS_A_LAUNCH = (110, 64, 48, 36, 30)
 _BLOCKS_A_LAUNCH, _BLOCK_ELEMENTS = 320, 65536
 _WITHOUT_KERNEL = frozenset(
-    {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize_", "is_coalesced", "_efficientzerotensor"}
+    {
+        "empty",
+        "empty_like",
+        "empty_strided",
+        "new_empty",
+        "new_empty_strided",
+        "resize_",
+        "is_coalesced",
+        "_efficientzerotensor",
+    }
 )
 _FILLS = frozenset({"zero_", "fill_", "zeros", "ones", "full", "zeros_like", "ones_like", "full_like", "new_zeros", "new_ones",
                     "new_full", "scalar_tensor", "arange"})  # fmt: skip
@@ -72,7 +81,18 @@ _KINDS = (
                    "var", "std", "mse_loss", "l1_loss", "smooth_l1_loss", "binary_cross_entropy", "prod", "count_nonzero")),
     ("cat", ("cat", "stack")),
 )  # fmt: skip
-_FOREACH_LISTS = {"add_": 2, "sub_": 2, "mul_": 2, "div_": 2, "add": 2, "sub": 2, "mul": 2, "div": 2, "maximum_": 2, "copy_": 2}
+_FOREACH_LISTS = {
+    "add_": 2,
+    "sub_": 2,
+    "mul_": 2,
+    "div_": 2,
+    "add": 2,
+    "sub": 2,
+    "mul": 2,
+    "div": 2,
+    "maximum_": 2,
+    "copy_": 2,
+}
 _ATTENTION = ("flash", "efficient", "cudnn", "fused", "math")
 
 
@@ -181,7 +201,12 @@ class _Passing(NamedTuple):
 def _pass(image: Tensor, weight: Tensor, out: Tensor, transposed: bool) -> _Passing:
     first, last = (out, image) if transposed else (image, out)
     return _Passing(
-        image.shape[0], first.shape[1], prod(first.shape[2:]), last.shape[1], prod(last.shape[2:]), prod(weight.shape[2:])
+        image.shape[0],
+        first.shape[1],
+        prod(first.shape[2:]),
+        last.shape[1],
+        prod(last.shape[2:]),
+        prod(weight.shape[2:]),
     )
 
 
@@ -201,15 +226,17 @@ def _convolution_backward(op: Op) -> tuple[Cost, ...]:
     return tuple(found)
 
 
-def _convolving(
-    kind: str, passing: _Passing, op: Op, image: Tensor, weight: Tensor, bytes_: int, groups: int
-) -> Cost:
+def _convolving(kind: str, passing: _Passing, op: Op, image: Tensor, weight: Tensor, bytes_: int, groups: int) -> Cost:
     """One of a convolution's three computations, as the matrix product that it is."""
     batch, in_channels, in_size, out_channels, out_size, kernel = passing
     transposed = bool(op.attributes.get("transposed", False))
     each_in, each_out = max(in_channels // groups, 1), max(out_channels // groups, 1)
     flops = 2.0 * batch * out_size * out_channels * each_in * kernel
-    form = kind if not transposed else {"convolution": "convolution_input", "convolution_input": "convolution"}.get(kind, kind)
+    form = (
+        kind
+        if not transposed
+        else {"convolution": "convolution_input", "convolution_input": "convolution"}.get(kind, kind)
+    )
     if form == "convolution":
         product = Product(groups, batch * out_size, each_out, each_in * kernel)
     elif form == "convolution_input":
@@ -251,7 +278,9 @@ def _recurrent(op: Op, base: str) -> tuple[Cost, ...]:
     data = op.inputs[0]
     weights = [tensor for tensor in op.inputs[1:] if len(tensor.shape) == 2]
     first = bool(op.attributes.get("batch_first"))
-    steps, batch = (data.shape[1], data.shape[0]) if first else (data.shape[0], data.shape[1 if len(data.shape) > 2 else 0])
+    steps, batch = (
+        (data.shape[1], data.shape[0]) if first else (data.shape[0], data.shape[1 if len(data.shape) > 2 else 0])
+    )
     times = 3 if backward else 1
     found = []
     for number, weight in enumerate(weights):
@@ -261,7 +290,9 @@ def _recurrent(op: Op, base: str) -> tuple[Cost, ...]:
         if number % 2 == 0:
             product = Product(1, steps * batch, gates, inner)
             moved = size * (steps * batch * (gates + inner) + gates * inner)
-            found.append(Cost("product", pipe, times * 2.0 * steps * batch * gates * inner, times * moved, times, product))
+            found.append(
+                Cost("product", pipe, times * 2.0 * steps * batch * gates * inner, times * moved, times, product)
+            )
         else:
             product = Product(1, batch, gates, inner)
             moved = size * steps * (batch * (gates + inner) + gates * inner)

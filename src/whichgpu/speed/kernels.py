@@ -101,7 +101,7 @@ def kernel_seconds(cost: Cost, rates: Rates, constants: Constants) -> float:
 
 
 def limit_of(cost: Cost, rates: Rates, constants: Constants) -> str:
-    """"compute" or "memory": which of the two takes longer at the rates reached."""
+    """ "compute" or "memory": which of the two takes longer at the rates reached."""
     if not cost.flops:
         return "memory"
     rate = sustained_flops(rates, cost.pipe, constants)

@@ -33,12 +33,12 @@ class Rates(NamedTuple):
 
 def rates(gpu: Gpu) -> Rates:
     """The rates of a card; CatalogueError that names the figure that is missing."""
-    missing = [name for name in ("fp32_tflops", "sm_count", "tdp_w") if getattr(gpu, name) is None]
-    if missing:
+    fp32, processors, watts = gpu.fp32_tflops, gpu.sm_count, gpu.tdp_w
+    if fp32 is None or processors is None or watts is None:
+        missing = [name for name in ("fp32_tflops", "sm_count", "tdp_w") if getattr(gpu, name) is None]
         raise CatalogueError(f"{gpu.name}: its {' and '.join(missing)} are unknown, so that no speed can be predicted")
-    assert gpu.fp32_tflops is not None and gpu.sm_count is not None and gpu.tdp_w is not None
-    own = {"fp32": gpu.fp32_tflops, "tf32": gpu.tf32_tflops, "fp16": gpu.fp16_tflops, "bf16": gpu.bf16_tflops}
-    flops = {pipe: 1e12 * (own[pipe] or gpu.fp32_tflops) for pipe in _PIPES}
+    own = {"fp32": fp32, "tf32": gpu.tf32_tflops, "fp16": gpu.fp16_tflops, "bf16": gpu.bf16_tflops}
+    flops = {pipe: 1e12 * (own[pipe] or fp32) for pipe in _PIPES}
     flops["fp64"] = flops["fp32"] / 32  # of most cards; those of servers have up to half
     year, month = gpu.release.split("-")
     return Rates(
@@ -47,9 +47,9 @@ def rates(gpu: Gpu) -> Rates:
         flops=flops,
         emulated=frozenset(pipe for pipe in _PIPES if own[pipe] is None),
         bandwidth=1e9 * gpu.bandwidth_gb_per_s,
-        multiprocessors=gpu.sm_count,
+        multiprocessors=processors,
         cache_bytes=2**20 * (gpu.l2_mib or 4.0),
-        watts=gpu.tdp_w,
+        watts=watts,
         year=int(year) + (int(month) - 1) / 12,
         clock_hz=1e6 * (gpu.boost_mhz or 1500.0),
     )

@@ -71,5 +71,7 @@ def predict(asked: Demand, rates: Rates, constants: Constants, host_speed: float
     host_s = asked.host_s / host_speed
     step_s = join(gpu_s, host_s)
     limit = "host" if host_s > gpu_s else "compute" if compute_s > gpu_s / 2 else "memory"
-    shares = {kind: seconds / gpu_s for kind, seconds in sorted(kinds.items(), key=lambda item: -item[1])} if gpu_s else {}
+    shares = (
+        {kind: seconds / gpu_s for kind, seconds in sorted(kinds.items(), key=lambda item: -item[1])} if gpu_s else {}
+    )
     return StepTime(step_s, gpu_s, host_s, limit, shares, compute_s)
