@@ -70,6 +70,8 @@ def names_in(points: Iterable[Measured]) -> dict[str, tuple[float, float]]:
                 found[f"product.{cost.kind}"] = (0.0, KIND)
                 if group != "fp32":
                     found[f"product.{cost.kind}.{group}"] = (0.0, 0.3)
+            if cost.kind.startswith(("convolution", "grouped")) and group != "fp32":
+                found["memory.layout"] = (-0.3, 0.3)
             if "depthwise" in cost.kind:
                 found[f"memory.{cost.kind}"] = (-0.7, 1.0)
     return found
@@ -144,6 +146,8 @@ def _touching(name: str, points: list[Measured]) -> list[int] | None:
     first, _, rest = name.partition(".")
     if first == "launch":
         return [i for i, point in enumerate(points) if point.start == rest]
+    if name == "memory.layout":
+        return [i for i, point in enumerate(points) if any("conv" in cost.kind or "grouped" in cost.kind for cost in point.costs)]
     if first == "memory" and rest != "product":
         return [i for i, point in enumerate(points) if any(cost.kind == rest for cost in point.costs)]
     if first == "product":

@@ -74,6 +74,18 @@ def memory_seconds(bytes_: float, kind: str, rates: Rates, constants: Constants)
     return bytes_ / (rates.bandwidth * share) + constants["ramp"] * 1e-6
 
 
+def layout_seconds(cost: Cost, rates: Rates, constants: Constants) -> float:
+    """Seconds to turn a convolution's tensors so that their channels come last, and back: what tensor cores ask for.
+
+    cuDNN does so wherever the layout is another; depthwise convolutions and float32 run as they are.
+    """
+    if not cost.kind.startswith(("convolution", "grouped")) or cost.kind.endswith("_last"):
+        return 0.0
+    if cost.pipe not in ("tf32", *HALVES) or cost.pipe in rates.emulated:
+        return 0.0
+    return 2 * cost.bytes / (rates.bandwidth * exp(constants.get("memory.layout", -0.3)))
+
+
 def join(first: float, second: float) -> float:
     """Seconds of two limits that overlap."""
     if first <= 0 or second <= 0:
@@ -96,6 +108,7 @@ def kernel_seconds(cost: Cost, rates: Rates, constants: Constants) -> float:
         arithmetic = each * cost.kernels
     else:
         arithmetic = product_seconds(cost.product, cost.flops, rate, rates, shape)
+    start += layout_seconds(cost, rates, constants)
     kind = cost.kind if f"memory.{cost.kind}" in constants else "product"
     return join(arithmetic, memory_seconds(cost.bytes, kind, rates, constants)) + start
 
