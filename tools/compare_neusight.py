@@ -62,7 +62,7 @@ def main() -> None:
     errors: dict[str, list[float]] = {}
     for row in found:
         these = constants.get(row.card, constants[""])
-        step = predict(demand(traced(row, arguments.traces), these), card_named(row.card), these)
+        step = predict(demand(traced(row, arguments.traces)), card_named(row.card), these)
         error = step.gpu_s / row.seconds - 1
         for key in ("train" if row.train else "inference", f"{row.card} {'train' if row.train else ''}"):
             errors.setdefault(key, []).append(error)

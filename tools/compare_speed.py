@@ -37,8 +37,7 @@ class Row(NamedTuple):
 class Demands:
     """What workloads ask for, each traced once."""
 
-    def __init__(self, constants: dict[str, float]) -> None:
-        self.constants = constants
+    def __init__(self) -> None:
         self._predictors: dict[str, Predictor] = {}
 
     def of(self, workload: str, batch_size: int, capability: tuple[int, int] = (9, 0)) -> Demand:
@@ -48,14 +47,14 @@ class Demands:
             assert traces is not None
             by_size = {trace.batch_size: trace for trace in traces}
             if batch_size in by_size:
-                return demand(by_size[batch_size], self.constants)
+                return demand(by_size[batch_size])
             source = Scaled(*traces[:2])
-            return demand(source.low, self.constants, lambda index: source.op(index, batch_size))
+            return demand(source.low, lambda index: source.op(index, batch_size))
         if workload not in self._predictors:
             self._predictors[workload] = Predictor(parse(workload), cache=True, on_progress=None)
         source = self._predictors[workload].source(batch_size, capability)
-        first = source.low if isinstance(source, Scaled) else source.trace
-        return demand(first, self.constants, lambda index: source.op(index, batch_size))
+        first = source.low
+        return demand(first, lambda index: source.op(index, batch_size))
 
     def close(self) -> None:
         for predictor in self._predictors.values():
@@ -83,7 +82,7 @@ def measured_steps(path: Path, card: str = "H200 SXM 141GB") -> Iterator[Row]:
             yield Row(row["source"], prefix + row["name"], row["batch_size"], card_named(card), row["step_s"])
 
 
-def compare(rows: list[Row], demands: Demands, verbose: bool) -> list[tuple[Row, StepTime]]:
+def compare(rows: list[Row], demands: Demands, constants: dict[str, float], verbose: bool) -> list[tuple[Row, StepTime]]:
     found = []
     for row in rows:
         try:
@@ -91,7 +90,7 @@ def compare(rows: list[Row], demands: Demands, verbose: bool) -> list[tuple[Row,
         except Exception as error:
             print(f"{row.workload} {row.batch_size}: {type(error).__name__}: {error}"[:200])
             continue
-        step = predict(asked, row.card, demands.constants)
+        step = predict(asked, row.card, constants)
         found.append((row, step))
         if verbose:
             shares = ", ".join(f"{kind} {share:.0%}" for kind, share in list(step.shares.items())[:5])
@@ -116,12 +115,12 @@ def main() -> None:
     parser.add_argument("--verbose", action="store_true")
     arguments = parser.parse_args()
     constants = json.loads(arguments.constants.read_text())["constants"]
-    demands = Demands(constants)
+    demands = Demands()
     rows = list(measured_here())
     if arguments.steps:
         rows += measured_steps(arguments.steps)
     try:
-        found = compare(rows, demands, arguments.verbose)
+        found = compare(rows, demands, constants, arguments.verbose)
         for source in dict.fromkeys(row.source for row in rows):
             summary([pair for pair in found if pair[0].source == source], source)
     finally:

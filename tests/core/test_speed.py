@@ -13,7 +13,7 @@ from whichgpu import catalogue
 from whichgpu.errors import CatalogueError
 from whichgpu.speed import constants as fitted
 from whichgpu.speed.costs import Cost, Product, costs, tensor_bytes
-from whichgpu.speed.host import host_seconds
+from whichgpu.speed.host import host_seconds, launches
 from whichgpu.speed.kernels import kernel_seconds, limit_of, sustained_flops
 from whichgpu.speed.rates import Rates, rates
 from whichgpu.speed.step_time import Demand, demand_of, predict
@@ -53,7 +53,7 @@ def card(name: str = "H200") -> Rates:
 
 def asked(*ops: Op) -> Demand:
     """What some operators ask for."""
-    return demand_of(ops, CONSTANTS)
+    return demand_of(ops)
 
 
 def test_a_product_costs_two_flops_a_multiply_add_and_each_operand_once() -> None:
@@ -229,7 +229,7 @@ def test_lists_of_tensors_cost_the_host_for_each() -> None:
     """An optimizer's operator on more tensors takes the host longer."""
     few, many = (op("_foreach_mul_.Scalar", [Tensor((8,), "float32")] * n, []) for n in (2, 200))
 
-    assert host_seconds(few, CONSTANTS) < host_seconds(many, CONSTANTS)
+    assert host_seconds(launches([few]), CONSTANTS) < host_seconds(launches([many]), CONSTANTS)
 
 
 def test_what_limits_a_kernel_follows_from_its_intensity() -> None:

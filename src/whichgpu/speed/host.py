@@ -1,25 +1,33 @@
 """What the host takes to launch a step: Python, the dispatcher, autograd and the driver, operator by operator.
 
-Seconds by phase of an operator, as a fast core of a server takes them (`REFERENCE`); `speed` scales them, 1.0 being that core. The
-optimizer's operators on lists of tensors cost for each tensor too. A step that reads values back waits for the GPU, which is not
-covered.
+Microseconds by kind of launch are constants, those of the machine that was measured (speed 1); `host_speed` of `step_time` scales
+them. The optimizer's operators on lists of tensors cost for each tensor too. A step that reads values back waits for the GPU, which
+is not covered.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from whichgpu.trace import Op
 
-Constants = Mapping[str, float]
-_NO_WORK = ("is_coalesced",)
+KINDS = ("forward", "backward", "optimizer", "other", "many", "tensor")
 
 
-def host_seconds(op: Op, constants: Constants) -> float:
-    """Seconds of the host for one operator of a trace at speed 1."""
-    if op.name.split(".")[1] in _NO_WORK:
-        return 0.0
-    if "_foreach_" in op.name or "_fused_" in op.name:
-        return (constants["host.many"] + constants["host.tensor"] * len(op.inputs)) * 1e-6
-    phase = op.phase if op.phase in ("forward", "backward", "optimizer") else "other"
-    return constants[f"host.{phase}"] * 1e-6
+def launches(ops: Iterable[Op]) -> dict[str, int]:
+    """How often the host launches what: operators by phase, operators on many tensors, and the tensors of these."""
+    found = dict.fromkeys(KINDS, 0)
+    for op in ops:
+        if ".is_coalesced." in op.name:
+            continue
+        if "_foreach_" in op.name or "_fused_" in op.name:
+            found["many"] += 1
+            found["tensor"] += len(op.inputs)
+        else:
+            found[op.phase if op.phase in KINDS else "other"] += 1
+    return found
+
+
+def host_seconds(launched: Mapping[str, int], constants: Mapping[str, float]) -> float:
+    """Seconds of the host for what it launches, at speed 1."""
+    return 1e-6 * sum(count * constants[f"host.{kind}"] for kind, count in launched.items())

@@ -6,11 +6,12 @@ one traced, which has its optimizer state. Times are of steps queued one after t
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from whichgpu.speed.costs import Cost, costs
-from whichgpu.speed.host import host_seconds
+from whichgpu.speed.host import host_seconds, launches
 from whichgpu.speed.kernels import Constants, join, kernel_seconds, limit_of
 from whichgpu.speed.rates import Rates
 from whichgpu.trace import Op, Trace
@@ -20,9 +21,7 @@ class Demand(NamedTuple):
     """What a step asks of a card and of the host."""
 
     costs: Mapping[Cost, int]  # how often
-    host_s: float  # on the reference host
-    kernels: int
-    phases: Mapping[str, Mapping[Cost, int]]
+    launches: Mapping[str, int]  # of the host, by kind
 
 
 class StepTime(NamedTuple):
@@ -33,29 +32,20 @@ class StepTime(NamedTuple):
     host_s: float
     limit: str  # "compute", "memory" or "host"
     shares: Mapping[str, float]  # of the GPU's time, by kind of operator, largest first
-    compute_s: float  # of gpu_s, kernels that arithmetic limits
 
 
-def demand(trace: Trace, constants: Constants, op_at: Callable[[int], Op] | None = None) -> Demand:
+def demand(trace: Trace, op_at: Callable[[int], Op] | None = None) -> Demand:
     """The last traced step; `op_at` gives an operator, by its index in the trace, at another batch size."""
     last = trace.steps - 1
     ops = ((op_at(index) if op_at else op) for index, op in enumerate(trace.ops) if op.step == last)
-    return demand_of(ops, constants, tf32_matmul=bool(trace.facts.get("tf32_matmul")))
+    return demand_of(ops, tf32_matmul=bool(trace.facts.get("tf32_matmul")))
 
 
-def demand_of(ops: Iterable[Op], constants: Constants, *, tf32_matmul: bool = False) -> Demand:
+def demand_of(ops: Iterable[Op], *, tf32_matmul: bool = False) -> Demand:
     """What operators ask for, one after the other."""
-    phases: dict[str, dict[Cost, int]] = {}
-    total: dict[Cost, int] = {}
-    host_s, kernels = 0.0, 0
-    for op in ops:
-        host_s += host_seconds(op, constants)
-        found = phases.setdefault(op.phase, {})
-        for cost in costs(op, tf32_matmul=tf32_matmul):
-            found[cost] = found.get(cost, 0) + 1
-            total[cost] = total.get(cost, 0) + 1
-            kernels += cost.kernels
-    return Demand(total, host_s, kernels, phases)
+    kept = list(ops)
+    counted = Counter(cost for op in kept for cost in costs(op, tf32_matmul=tf32_matmul))
+    return Demand(counted, launches(kept))
 
 
 def predict(asked: Demand, rates: Rates, constants: Constants, host_speed: float = 1.0) -> StepTime:
@@ -68,10 +58,7 @@ def predict(asked: Demand, rates: Rates, constants: Constants, host_speed: float
         kinds[cost.kind] = kinds.get(cost.kind, 0.0) + seconds
         if limit_of(cost, rates, constants) == "compute":
             compute_s += seconds
-    host_s = asked.host_s / host_speed
-    step_s = join(gpu_s, host_s)
+    host_s = host_seconds(asked.launches, constants) / host_speed
     limit = "host" if host_s > gpu_s else "compute" if compute_s > gpu_s / 2 else "memory"
-    shares = (
-        {kind: seconds / gpu_s for kind, seconds in sorted(kinds.items(), key=lambda item: -item[1])} if gpu_s else {}
-    )
-    return StepTime(step_s, gpu_s, host_s, limit, shares, compute_s)
+    ordered = sorted(kinds.items(), key=lambda item: -item[1])
+    return StepTime(join(gpu_s, host_s), gpu_s, host_s, limit, {kind: seconds / gpu_s for kind, seconds in ordered})
