@@ -82,7 +82,9 @@ def measured_steps(path: Path, card: str = "H200 SXM 141GB") -> Iterator[Row]:
             yield Row(row["source"], prefix + row["name"], row["batch_size"], card_named(card), row["step_s"])
 
 
-def compare(rows: list[Row], demands: Demands, constants: dict[str, float], verbose: bool) -> list[tuple[Row, StepTime]]:
+def compare(
+    rows: list[Row], demands: Demands, constants: dict[str, float], verbose: bool
+) -> list[tuple[Row, StepTime]]:
     found = []
     for row in rows:
         try:

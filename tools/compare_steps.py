@@ -1,6 +1,6 @@
 """Predicted against kept steps (tools/speed/data): errors by table and workload, and how often the order of two cards is right.
 
-    python tools/compare_steps.py [--constants FILE] [--verbose]
+python tools/compare_steps.py [--constants FILE] [--verbose]
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ def report(pairs: list[Pair]) -> None:
         middle = median(logs)
         apart = sorted(abs(error - middle) for error in logs)
         own = f"factor {exp(middle):5.2f}" if found[0][0].counts_samples else "in other units"
-        print(f"{table:17} {workload[:48]:48} n {len(found):3} {own:14} about it: median {median(apart):.3f}, worst {apart[-1]:.3f}")
+        print(
+            f"{table:17} {workload[:48]:48} n {len(found):3} {own:14} about it: median {median(apart):.3f}, worst {apart[-1]:.3f}"
+        )
 
 
 def summary(pairs: list[Pair], title: str) -> None:
@@ -45,7 +47,11 @@ def summary(pairs: list[Pair], title: str) -> None:
     if len(errors) < 2:
         return
     right, wrong = orders(pairs)
-    order = f", order of two cards right in {right} of {right + wrong} ({right / (right + wrong):.1%})" if right + wrong else ""
+    order = (
+        f", order of two cards right in {right} of {right + wrong} ({right / (right + wrong):.1%})"
+        if right + wrong
+        else ""
+    )
     print(f"{title}: {len(errors)} rows, median {median(errors):.1%}, 90 % {quantiles(errors, n=10)[-1]:.1%}{order}")
 
 
@@ -71,7 +77,9 @@ def main() -> None:
     pairs = predicted(load(), json.loads(arguments.constants.read_text())["constants"])
     if arguments.verbose:
         for step, seconds in pairs:
-            print(f"{step.table} {step.workload[:40]:40} {step.card:22} {step.batch_size:5} {seconds / step.seconds - 1:+.0%}")
+            print(
+                f"{step.table} {step.workload[:40]:40} {step.card:22} {step.batch_size:5} {seconds / step.seconds - 1:+.0%}"
+            )
     report(pairs)
     for table in dict.fromkeys(step.table for step, _ in pairs):
         summary([pair for pair in pairs if pair[0].table == table], table)

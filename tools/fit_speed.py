@@ -18,9 +18,14 @@ from pathlib import Path
 
 import numpy as np
 
-from speed.sources import Measured, measured_ops, neusight_convolutions, neusight_kernels
+import compare_steps
+from compare_steps import Pair, predicted, summary
+from speed.sources import Measured, measured_ops, measured_step, neusight_convolutions, neusight_kernels
+from speed.steps import load
 from whichgpu.speed.kernels import kernel_seconds
+from whichgpu.speed.step_time import predict
 
+STEPS = ["Lambda 2020-2025"]
 OUT = Path(__file__).parents[1] / "src" / "whichgpu" / "data" / "speed.json"
 # value, how sure we are of it (standard deviation of the prior)
 PRIORS: dict[str, tuple[float, float]] = {
@@ -47,6 +52,8 @@ PRIORS: dict[str, tuple[float, float]] = {
 }
 ARCHITECTURE = 0.1  # how far an architecture may be from the others, in logarithms
 KIND = 0.5
+FACTOR = 0.08  # how far another framework or implementation may be from ours, for a workload of a public table
+STEP_WEIGHT = 2.0  # of a whole step among operators
 # Half the width of the 80 % interval, in logarithms; see docs/accuracy.md for what was seen
 SPREAD = {"card": 0.12, "architecture": 0.18, "none": 0.25}
 LARGE = 0.25  # deviation from which a point counts less
@@ -56,6 +63,8 @@ def names_in(points: Iterable[Measured]) -> dict[str, tuple[float, float]]:
     """The constants that these points speak of, with their priors."""
     found = dict(PRIORS)
     for point in points:
+        if point.factor:
+            found[f"factor.{point.factor}"] = (0.0, FACTOR)
         if point.start:
             found[f"launch.{point.start}"] = (log(30e-6), 1.0)
         found[f"bandwidth.{point.card.architecture}"] = (0.0, ARCHITECTURE)
@@ -79,6 +88,9 @@ def names_in(points: Iterable[Measured]) -> dict[str, tuple[float, float]]:
 
 def predicted_seconds(point: Measured, constants: dict[str, float]) -> float:
     """What the model says of a point, the launch that was measured with it included."""
+    if point.asked is not None:
+        seconds = predict(point.asked, point.card, constants).step_s
+        return seconds * float(np.exp(constants.get(f"factor.{point.factor}", 0.0)))
     seconds = sum(kernel_seconds(cost, point.card, constants) for cost in point.costs)
     if point.start:
         seconds += float(np.exp(constants[f"launch.{point.start}"]))
@@ -113,11 +125,11 @@ def fit(points: list[Measured], rounds: int = 12, say: Callable[[str], None] = p
         jacobian = np.zeros((len(points), len(names)))
         for column in range(len(names)):
             which = touches[column]
-            if which is not None and not which:
+            if not which:
                 continue
             moved = values.copy()
             moved[column] += 1e-3
-            rows = slice(None) if which is None else which
+            rows = which
             jacobian[rows, column] = (deviations(moved, which) - current[rows]) / 1e-3
         robust = weights * np.where(np.abs(current) < LARGE, 1.0, LARGE / np.maximum(np.abs(current), 1e-9)) / 0.2**2
         hessian = jacobian.T @ (jacobian * robust[:, None]) + np.diag(1 / width**2)
@@ -141,25 +153,32 @@ def fit(points: list[Measured], rounds: int = 12, say: Callable[[str], None] = p
     return dict(zip(names, map(float, values), strict=True))
 
 
-def _touching(name: str, points: list[Measured]) -> list[int] | None:
-    """Points that a constant has to do with; None for all."""
+def _touching(name: str, points: list[Measured]) -> list[int]:
+    """Points that a constant has to do with."""
+    return [number for number, point in enumerate(points) if _speaks(name, point)]
+
+
+def _speaks(name: str, point: Measured) -> bool:
     first, _, rest = name.partition(".")
-    if first == "launch":
-        return [i for i, point in enumerate(points) if point.start == rest]
-    if name == "memory.layout":
-        return [i for i, point in enumerate(points) if any("conv" in cost.kind or "grouped" in cost.kind for cost in point.costs)]
-    if first == "memory" and rest != "product":
-        return [i for i, point in enumerate(points) if any(cost.kind == rest for cost in point.costs)]
-    if first == "product":
-        kind = rest.partition(".")[0]
-        return [i for i, point in enumerate(points) if any(cost.kind == kind for cost in point.costs)]
+    if first in ("launch", "factor"):
+        return rest in (point.start if first == "launch" else point.factor,)
     if first == "host":
-        return []
+        return point.asked is not None
     if first == "bandwidth":
-        return [i for i, point in enumerate(points) if point.card.architecture == rest]
+        return point.card.architecture == rest
+    kinds = {cost.kind for cost in point.costs}
+    if name == "memory.layout":
+        return any(kind.startswith(("conv", "grouped")) for kind in kinds)
+    if first in ("memory", "product") and rest != "product":
+        return rest.partition(".")[0] in kinds
+    pipes = {"half" if cost.pipe in ("fp16", "bf16") else cost.pipe for cost in point.costs if cost.product is not None}
+    if first in ("peak", "power") and (parts := rest.split("."))[0] in ("half", "tf32"):
+        return parts[0] in pipes and parts[1:] in ([], [point.card.architecture])
+    if first == "peak" and len(rest.split(".")) > 1:
+        return bool(pipes) and rest.split(".")[1] == point.card.architecture
     if first in ("peak", "power", "shape") or name == "memory.product":
-        return [i for i, point in enumerate(points) if any(cost.product is not None for cost in point.costs)]
-    return None
+        return bool(pipes)
+    return True
 
 
 def _weights(points: list[Measured]) -> np.ndarray:
@@ -168,14 +187,14 @@ def _weights(points: list[Measured]) -> np.ndarray:
     for point in points:
         key = (point.group, point.card.name)
         count[key] = count.get(key, 0) + 1
-    return np.array([count[point.group, point.card.name] ** -0.5 for point in points])
+    return np.array([STEP_WEIGHT if p.asked is not None else count[p.group, p.card.name] ** -0.5 for p in points])
 
 
 def report(points: list[Measured], constants: dict[str, float], title: str) -> None:
     """Errors by kind and card."""
     errors: dict[tuple[str, str], list[float]] = {}
     for point in points:
-        known = {f"launch.{point.start}": log(30e-6), **constants}
+        known = {f"launch.{point.start}": log(30e-6), f"factor.{point.factor}": 0.0, **constants}
         errors.setdefault((point.group, point.card.name), []).append(
             predicted_seconds(point, known) / point.seconds - 1
         )
@@ -188,11 +207,31 @@ def report(points: list[Measured], constants: dict[str, float], title: str) -> N
         )
 
 
+def leave_out_in_turn(points: list[Measured], folds: int) -> None:
+    """Errors of the steps on cards that the fit knows nothing of: neither their steps nor their operators."""
+    cards = sorted({point.card.name for point in points if point.asked is not None})
+    pairs: list[Pair] = []
+    steps = [step for step in load() if step.table in STEPS or step.table == "H200"]
+    for fold in range(folds):
+        out = set(cards[fold::folds])
+        constants = fit([point for point in points if point.card.name not in out], rounds=6, say=lambda _: None)
+        found = predicted([step for step in steps if step.card in out], constants)
+        summary(found, f"without {', '.join(sorted(out))}")
+        pairs += found
+    compare_steps.report(pairs)
+    for table in dict.fromkeys(step.table for step, _ in pairs):
+        summary([pair for pair in pairs if pair[0].table == table], f"cards left out, {table}")
+
+
 def main() -> None:
     """Fits, reports and writes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder of the public tables")
     parser.add_argument("--ops", type=Path, nargs="*", default=[], help="files of tools/measure_ops.py, of an H200")
+    parser.add_argument(
+        "--steps", nargs="*", default=STEPS, help="tables of kept steps that count (default: %(default)s)"
+    )
+    parser.add_argument("--folds", type=int, help="instead, leave every card out once, in so many groups, and report")
     parser.add_argument("--leave-out", nargs="*", help="cards that are kept out of the fit and reported apart")
     parser.add_argument("--most", type=int, default=120, help="points of each kind on each card (default 120)")
     parser.add_argument(
@@ -203,8 +242,12 @@ def main() -> None:
         *neusight_kernels(arguments.data, arguments.most),
         *neusight_convolutions(arguments.data, 3 * arguments.most),
     ]
+    points += [measured_step(step) for step in load() if step.table in arguments.steps]
     for path in arguments.ops:
         points += measured_ops(path, "H200 SXM 141GB")
+    if arguments.folds:
+        leave_out_in_turn(points, arguments.folds)
+        return
     left = set(arguments.leave_out or ())
     used = [point for point in points if point.card.name not in left]
     apart = [point for point in points if point.card.name in left]
@@ -219,7 +262,11 @@ def main() -> None:
             print(f"  {name:40} {value:.3f}")
     out = arguments.out or (None if left else OUT)
     if out:
-        kept = {name: round(value, 5) for name, value in sorted(constants.items()) if not name.startswith("launch.")}
+        kept = {
+            name: round(value, 5)
+            for name, value in sorted(constants.items())
+            if not name.startswith(("launch.", "factor."))
+        }
         whole = {
             "fitted_on": sorted({point.source for point in used}),
             "points": len(used),

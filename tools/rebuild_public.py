@@ -19,6 +19,7 @@ from compare_speed import Demands, measured_here
 from speed.steps import FILE, Step, save
 from whichgpu import catalogue
 from whichgpu.errors import WhichGpuError
+from whichgpu.speed.step_time import Demand
 
 _EAGER = "attention=eager"  # written out, as it was before 2023
 _LARGE = f"bert-finetune?hidden_size=1024&num_hidden_layers=24&num_attention_heads=16&intermediate_size=4096&{_EAGER}"
@@ -38,6 +39,7 @@ OF_2019 = {
 }
 LATER = {"resnet50": "resnet50?", "bert_base_squad": f"bert-finetune?{_EAGER}", "bert_large_squad": _LARGE}
 PRECISIONS = {"fp32": "fp32", "tf32_default": "tf32", "amp_fp16": "fp16"}
+PURE_HALF = "pure-bf16&fused=1"  # the same in the other half precision, renamed in what it asks for
 # the notes' names of cards that the catalogue has several of
 NAMES = {"V100": "V100 PCIe 32GB", "H200 141GB": "H200", "RTX 3080": "RTX 3080 10GB"}
 
@@ -61,9 +63,17 @@ def of_later(folder: Path) -> Iterator[tuple[str, str, str, int, float, bool]]:
                 continue
             if row["model"] == "resnet50" and row["precision"] == "FP16":  # of an older script, with other settings
                 continue
-            joiner = "" if base.endswith("?") else "&"
-            workload = f"{base}{joiner}precision={PRECISIONS[row['effective_precision']]}"
+            precision = PRECISIONS[row["effective_precision"]]
+            if row["model"] != "resnet50" and precision == "fp16":
+                precision = PURE_HALF  # apex's level O2: weights and activations in fp16, a fused optimizer
+            workload = f"{base}{'' if base.endswith('?') else '&'}precision={precision}"
             yield "Lambda 2020-2025", row["gpu"], workload, int(row["batch_size"]), float(row["throughput"]), True
+
+
+def in_fp16(asked: Demand) -> Demand:
+    """The same in the other half precision."""
+    costs = {cost._replace(pipe="fp16" if cost.pipe == "bf16" else cost.pipe): n for cost, n in asked.costs.items()}
+    return asked._replace(costs=costs)
 
 
 def main() -> None:
@@ -80,12 +90,22 @@ def main() -> None:
                 try:
                     gpu = cards.find(NAMES.get(name, name))
                     asked = demands.of(workload, batch, gpu.capability)
+                    if PURE_HALF in workload:
+                        workload, asked = workload.replace(PURE_HALF, "fp16"), in_fp16(asked)
                 except WhichGpuError as error:
                     left[str(error)[:100]] += 1
                     continue
                 kept.append(Step(table, workload, batch, gpu.name, batch / rate, counts, asked))
         kept += [
-            Step("H200", row.workload, row.batch_size, row.card.name, row.step_s, True, demands.of(row.workload, row.batch_size))
+            Step(
+                "H200",
+                row.workload,
+                row.batch_size,
+                row.card.name,
+                row.step_s,
+                True,
+                demands.of(row.workload, row.batch_size),
+            )
             for row in measured_here()
         ]
     finally:

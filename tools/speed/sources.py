@@ -10,12 +10,15 @@ import gzip
 import json
 import random
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from speed.steps import Step
 from whichgpu import catalogue
 from whichgpu.speed.costs import Cost, Product, costs
 from whichgpu.speed.rates import Rates, rates
+from whichgpu.speed.step_time import Demand
 from whichgpu.trace import Op, Tensor
 
 # names in public tables -> ids in the catalogue
@@ -40,14 +43,24 @@ class Measured(NamedTuple):
     card: Rates
     costs: tuple[Cost, ...]
     seconds: float
-    start: (
-        str  # whose launch is in the seconds: a name of a constant that belongs to the measurement alone; "" for none
-    )
+    start: str = ""  # whose launch is in the seconds: a name of a constant that belongs to the measurement alone
+    asked: Demand | None = None  # of a whole step; its costs are `costs`
+    factor: str = ""  # whose other implementation is in the seconds: likewise
 
 
+@cache
 def card_named(name: str) -> Rates:
     """The rates of a card of the catalogue."""
     return rates(catalogue.load().find(CARDS.get(name, name)))
+
+
+def measured_step(step: Step) -> Measured:
+    """A kept step as a point; other implementations differ by a factor for each workload and precision."""
+    factor = "" if step.table == "H200" else f"{step.table} {step.workload}"
+    card = card_named(step.card)
+    return Measured(
+        step.table, step.workload, card, tuple(step.asked.costs), step.seconds, asked=step.asked, factor=factor
+    )
 
 
 def neusight_kernels(folder: Path, most: int, seed: int = 0) -> Iterator[Measured]:
@@ -126,7 +139,7 @@ def measured_ops(path: Path, card: str) -> Iterator[Measured]:
                 row["warm_us"] * row.get("cold_us", row["warm_us"])
             ) ** 0.5 / 1e6  # in steps some are, some are not
             if found:
-                yield Measured("H200", row["group"], where, found, seconds, "")
+                yield Measured("H200", row["group"], where, found, seconds)
 
 
 def operator(row: dict[str, Any]) -> Op:
