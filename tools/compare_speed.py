@@ -13,6 +13,7 @@ from statistics import median, quantiles
 from typing import NamedTuple
 
 import predict_truth
+import truth
 from speed.sources import card_named
 from whichgpu.predictor import Predictor
 from whichgpu.scaling import Scaled
@@ -67,10 +68,16 @@ def measured_here() -> Iterator[Row]:
     for line in (ROOT / "src/whichgpu/data/measurements/h200-2026-12.jsonl").read_text().splitlines():
         row = json.loads(line)
         if row["step_s"]:
-            yield Row("bench", row["workload"], row["batch_size"], card, row["step_s"][0])
+            yield Row("H200 bench", row["workload"], row["batch_size"], card, row["step_s"][0])
     for line in (ROOT / "tools/truth/data/alone.jsonl").read_text().splitlines():
         row = json.loads(line)
-        yield Row("alone", "truth:" + row["name"], row["batch_size"], card, row["median_step_s"])
+        yield Row(_truth_table(row["name"]), "truth:" + row["name"], row["batch_size"], card, row["median_step_s"])
+
+
+def _truth_table(name: str) -> str:
+    """Steps of the truth set that are kept out of every fit have a table of their own."""
+    (case,) = truth.find([name])
+    return "H200 held out" if case.held_out else "H200 truth"
 
 
 def measured_steps(path: Path, card: str = "H200 SXM 141GB") -> Iterator[Row]:
@@ -78,8 +85,11 @@ def measured_steps(path: Path, card: str = "H200 SXM 141GB") -> Iterator[Row]:
     for line in path.read_text().splitlines():
         row = json.loads(line)
         if "step_s" in row:
-            prefix = "truth:" if row["source"] == "truth" else ""
-            yield Row(row["source"], prefix + row["name"], row["batch_size"], card_named(card), row["step_s"])
+            of_truth = row["source"] == "truth"
+            table = _truth_table(row["name"]) if of_truth else "H200 zoo"
+            yield Row(
+                table, ("truth:" if of_truth else "") + row["name"], row["batch_size"], card_named(card), row["step_s"]
+            )
 
 
 def compare(

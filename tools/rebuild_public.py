@@ -4,7 +4,7 @@
 
 FOLDER holds lambda2019_raw_throughput_by_batch.csv and lambda_pytorch.csv. A row is rebuilt from a workload of the zoo at its own
 batch size, precision and attention; rows whose card the catalogue does not know, or whose settings are not known, are left out
-and counted. Also keeps the steps that were measured on an H200. Needs PyTorch and the zoo's libraries; minutes.
+and counted. Also keeps the steps that were measured on an H200, those that are held out from every fit apart. Needs PyTorch and the zoo's libraries; minutes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from compare_speed import Demands, measured_here
+from compare_speed import Demands, measured_here, measured_steps
 from speed.steps import FILE, Step, save
 from whichgpu import catalogue
 from whichgpu.errors import WhichGpuError
@@ -79,6 +79,7 @@ def in_fp16(asked: Demand) -> Demand:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--steps", type=Path, help="steps.jsonl of tools/measure_steps.py, of an H200")
     arguments = parser.parse_args()
     cards = catalogue.load()
     kept: list[Step] = []
@@ -90,24 +91,20 @@ def main() -> None:
                 try:
                     gpu = cards.find(NAMES.get(name, name))
                     asked = demands.of(workload, batch, gpu.capability)
-                    if PURE_HALF in workload:
-                        workload, asked = workload.replace(PURE_HALF, "fp16"), in_fp16(asked)
+                    asked = in_fp16(asked) if PURE_HALF in workload else asked
                 except WhichGpuError as error:
                     left[str(error)[:100]] += 1
                     continue
-                kept.append(Step(table, workload, batch, gpu.name, batch / rate, counts, asked))
-        kept += [
-            Step(
-                "H200",
-                row.workload,
-                row.batch_size,
-                row.card.name,
-                row.step_s,
-                True,
-                demands.of(row.workload, row.batch_size),
-            )
-            for row in measured_here()
-        ]
+                kept.append(
+                    Step(table, workload.replace(PURE_HALF, "fp16"), batch, gpu.name, batch / rate, counts, asked)
+                )
+        for row in [*measured_here(), *(measured_steps(arguments.steps) if arguments.steps else ())]:
+            try:
+                asked = demands.of(row.workload, row.batch_size)
+            except WhichGpuError as error:
+                left[str(error)[:100]] += 1
+                continue
+            kept.append(Step(row.source, row.workload, row.batch_size, row.card.name, row.step_s, True, asked))
     finally:
         demands.close()
     save(kept)

@@ -56,7 +56,7 @@ def card_named(name: str) -> Rates:
 
 def measured_step(step: Step) -> Measured:
     """A kept step as a point; other implementations differ by a factor for each workload and precision."""
-    factor = "" if step.table == "H200" else f"{step.table} {step.workload}"
+    factor = "" if step.table.startswith("H200") else f"{step.table} {step.workload}"
     card = card_named(step.card)
     return Measured(
         step.table, step.workload, card, tuple(step.asked.costs), step.seconds, asked=step.asked, factor=factor
