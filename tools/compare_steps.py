@@ -12,13 +12,28 @@ from collections.abc import Iterable
 from math import exp, log
 from pathlib import Path
 from statistics import median, quantiles
+from typing import NamedTuple
 
 from speed.sources import card_named
 from speed.steps import Step, load
 from whichgpu.speed.step_time import predict
 
 CONSTANTS = Path(__file__).parents[1] / "src" / "whichgpu" / "data" / "speed.json"
+LEFT_OUT = Path(__file__).parent / "speed" / "data" / "left_out.jsonl"  # written by tools/fit_speed.py --folds
 Pair = tuple[Step, float]  # with the predicted seconds
+
+
+class LeftOut(NamedTuple):
+    """A step with what was predicted of it by a fit that knows nothing of its card, or of its whole architecture."""
+
+    table: str
+    workload: str
+    batch_size: int
+    card: str
+    seconds: float
+    counts_samples: bool
+    predicted: float
+    nearness: str  # "card" or "architecture": what was left out
 
 
 def predicted(steps: Iterable[Step], constants: dict[str, float]) -> list[Pair]:

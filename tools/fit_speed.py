@@ -18,8 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-import compare_steps
-from compare_steps import Pair, predicted, summary
+from compare_steps import LEFT_OUT, LeftOut, predicted, summary
 from speed.sources import Measured, measured_ops, measured_step, neusight_convolutions, neusight_kernels
 from speed.steps import load
 from whichgpu.speed.kernels import kernel_seconds
@@ -207,20 +206,25 @@ def report(points: list[Measured], constants: dict[str, float], title: str) -> N
         )
 
 
-def leave_out_in_turn(points: list[Measured], folds: int) -> None:
-    """Errors of the steps on cards that the fit knows nothing of: neither their steps nor their operators."""
-    cards = sorted({point.card.name for point in points if point.asked is not None})
-    pairs: list[Pair] = []
+def leave_out_in_turn(points: list[Measured], groups: list[set[str]], nearness: str) -> list[LeftOut]:
+    """Predictions of steps on cards that the fit knows nothing of: neither their steps nor their operators."""
     steps = [step for step in load() if step.table != "Lambda 2019"]
-    for fold in range(folds):
-        out = set(cards[fold::folds])
-        constants = fit([point for point in points if point.card.name not in out], rounds=6, say=lambda _: None)
-        found = predicted([step for step in steps if step.card in out], constants)
-        summary(found, f"without {', '.join(sorted(out))}")
-        pairs += found
-    compare_steps.report(pairs)
-    for table in dict.fromkeys(step.table for step, _ in pairs):
-        summary([pair for pair in pairs if pair[0].table == table], f"cards left out, {table}")
+    found: list[LeftOut] = []
+    for out in groups:
+        used = [point for point in points if point.card.name not in out]
+        pairs = predicted([step for step in steps if step.card in out], fit(used, rounds=6, say=lambda _: None))
+        summary(pairs, f"without {', '.join(sorted(out))}")
+        found += [LeftOut(*step[:-1], seconds, nearness) for step, seconds in pairs]
+    return found
+
+
+def groups_of(points: list[Measured], folds: int) -> tuple[list[set[str]], list[set[str]]]:
+    """Cards that have steps, in so many groups, and by architecture."""
+    cards = {point.card.name: point.card.architecture for point in points if point.asked is not None}
+    names = sorted(cards)
+    whole = {point.card.name: point.card.architecture for point in points}
+    by_architecture = [{name for name, its in whole.items() if its == each} for each in sorted(set(cards.values()))]
+    return [set(names[fold::folds]) for fold in range(folds)], by_architecture
 
 
 def main() -> None:
@@ -246,7 +250,10 @@ def main() -> None:
     for path in arguments.ops:
         points += measured_ops(path, "H200 SXM 141GB")
     if arguments.folds:
-        leave_out_in_turn(points, arguments.folds)
+        groups, architectures = groups_of(points, arguments.folds)
+        found = leave_out_in_turn(points, groups, "card")
+        found += leave_out_in_turn(points, architectures, "architecture")
+        LEFT_OUT.write_text("".join(json.dumps(row) + "\n" for row in found))
         return
     left = set(arguments.leave_out or ())
     used = [point for point in points if point.card.name not in left]

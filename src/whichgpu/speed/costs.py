@@ -250,9 +250,18 @@ def _convolving(kind: str, passing: _Passing, op: Op, image: Tensor, weight: Ten
         return Cost(form.replace("convolution", "depthwise"), pipe, flops, bytes_, 1, product)
     if groups > 1:
         return Cost(form.replace("convolution", "grouped"), pipe, flops, bytes_, 1, product)
-    small = kernel == 9 and all(size == 1 for size in op.attributes.get("stride", (1,)))
-    kind = form + ("_3x3" if small else "_1x1" if kernel == 1 else "")
+    kind = form + _shape(kernel, len(image.shape) - 2, op)
     return Cost(kind + ("_last" if _layout(image) or _layout(weight) else ""), pipe, flops, bytes_, 1, product)
+
+
+def _shape(kernel: int, dimensions: int, op: Op) -> str:
+    """Which of the shapes that libraries treat apart a convolution has, as the end of its kind."""
+    if kernel == 1:
+        return "_1x1"
+    if dimensions == 3:
+        return "_3d"
+    single = all(size == 1 for name in ("stride", "dilation") for size in op.attributes.get(name, (1,)))
+    return "_3x3" if kernel == 9 and dimensions == 2 and single else ""
 
 
 def _attention(op: Op, base: str) -> Cost:

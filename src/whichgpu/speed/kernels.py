@@ -41,20 +41,20 @@ def sustained_flops(rates: Rates, pipe: str, constants: Constants) -> float:
     return float((reached**-_SHARPNESS + allowed**-_SHARPNESS) ** (-1 / _SHARPNESS))
 
 
-def product_seconds(product: Product, flops: float, rate: float, rates: Rates, shape: Constants) -> float:
+def product_seconds(product: Product, flops: float, rate: float, rates: Rates, constants: Constants) -> float:
     """Seconds of arithmetic of a product at `rate` FLOP/s of the whole card."""
     groups, rows, columns, inner = product
     if not (groups and rows and columns and inner):
         return 0.0
     best = float("inf")
     processors = rates.multiprocessors
-    depth = exp(shape["depth"])  # inner steps that beginning and ending a tile cost
-    smooth = shape["smooth"]
+    depth = exp(constants["shape.depth"])  # inner steps that beginning and ending a tile cost
+    smooth = constants["shape.smooth"]
     for number, (high, wide) in enumerate(TILES):
         if best < float("inf") and ((high > 2 * rows and high > 32) or (wide > 2 * columns and wide > 32)):
             continue
         tiles = groups * ceil(rows / high) * ceil(columns / wide)
-        slower = exp(-shape["small"] * number)
+        slower = exp(-constants["shape.small"] * number)
         each = 2.0 * high * wide * processors / (rate * slower)
         for cut in CUTS:
             if cut > 1 and (inner / cut < 64 or tiles * cut > 8 * processors):
@@ -96,21 +96,27 @@ def join(first: float, second: float) -> float:
 
 def kernel_seconds(cost: Cost, rates: Rates, constants: Constants) -> float:
     """Seconds on the GPU of a cost, launches left out."""
-    start = constants["start"] * 1e-6 * cost.kernels
     if cost.product is None:
+        start = constants["start"] * 1e-6 * cost.kernels
         return memory_seconds(cost.bytes, cost.kind, rates, constants) + start
-    pipe = cost.pipe
-    rate = sustained_flops(rates, pipe, constants) * exp(constants.get(f"product.{cost.kind}", 0.0))
-    rate *= exp(constants.get(f"product.{cost.kind}.{'half' if pipe in HALVES else pipe}", 0.0))
-    shape = {name: constants[f"shape.{name}"] for name in ("depth", "smooth", "small")}
-    if cost.kind == "recurrent":
-        each = product_seconds(cost.product, cost.flops / cost.kernels, rate, rates, shape)
-        arithmetic = each * cost.kernels
-    else:
-        arithmetic = product_seconds(cost.product, cost.flops, rate, rates, shape)
-    start += layout_seconds(cost, rates, constants)
+    layout = layout_seconds(cost, rates, constants)
+    seconds = _computed_seconds(cost, cost.product, rates, constants) + layout
+    if layout and cost.pipe == "tf32":  # cuDNN may take float32 as it lies, where TF32 is no faster with its copies
+        seconds = min(seconds, _computed_seconds(cost._replace(pipe="fp32"), cost.product, rates, constants))
+    return seconds
+
+
+def _computed_seconds(cost: Cost, product: Product, rates: Rates, constants: Constants) -> float:
+    """Seconds of arithmetic and of memory, which overlap."""
+    group = "half" if cost.pipe in HALVES else cost.pipe
+    rate = sustained_flops(rates, cost.pipe, constants) * exp(constants.get(f"product.{cost.kind}", 0.0))
+    rate *= exp(constants.get(f"product.{cost.kind}.{group}", 0.0))
+    times = cost.kernels if cost.kind == "recurrent" else 1  # one step after the other
+    arithmetic = times * product_seconds(product, cost.flops / times, rate, rates, constants)
     kind = cost.kind if f"memory.{cost.kind}" in constants else "product"
-    return join(arithmetic, memory_seconds(cost.bytes, kind, rates, constants)) + start
+    return (
+        join(arithmetic, memory_seconds(cost.bytes, kind, rates, constants)) + constants["start"] * 1e-6 * cost.kernels
+    )
 
 
 def limit_of(cost: Cost, rates: Rates, constants: Constants) -> str:
