@@ -16,9 +16,12 @@ from typing import NamedTuple
 
 from speed.sources import card_named
 from speed.steps import Step, load
+from whichgpu.speed import constants
 from whichgpu.speed.step_time import predict
 
 CONSTANTS = Path(__file__).parents[1] / "src" / "whichgpu" / "data" / "speed.json"
+PAGE = Path(__file__).parents[1] / "docs" / "speed.md"
+_BASELINE, _NEAR = "Quadro RTX 8000", 0.12
 LEFT_OUT = Path(__file__).parent / "speed" / "data" / "left_out.jsonl"  # written by tools/fit_speed.py --folds
 Pair = tuple[Step, float]  # with the predicted seconds
 
@@ -36,9 +39,9 @@ class LeftOut(NamedTuple):
     nearness: str  # "card" or "architecture": what was left out
 
 
-def predicted(steps: Iterable[Step], constants: dict[str, float]) -> list[Pair]:
+def predicted(steps: Iterable[Step], values: dict[str, float]) -> list[Pair]:
     """Each step with its prediction."""
-    return [(step, predict(step.asked, card_named(step.card), constants).step_s) for step in steps]
+    return [(step, predict(step.asked, card_named(step.card), values).step_s) for step in steps]
 
 
 def report(pairs: list[Pair]) -> None:
@@ -84,11 +87,111 @@ def orders(pairs: list[Pair]) -> tuple[int, int]:
     return right, wrong
 
 
+def page() -> str:
+    """docs/speed.md: how near predictions of speed are to what was measured and published."""
+    fit = constants.load()
+    everything = predicted(load(), fit.constants)
+    left = [LeftOut(*json.loads(line)) for line in LEFT_OUT.read_text().splitlines()]
+    lines = [*_HEAD, *_fitted_words(fit), "", "## Cards that the fit knows nothing of", "", *_OUT_WORDS, ""]
+    for nearness, what in (("card", "the card left out"), ("architecture", "its whole architecture left out")):
+        rows = [row for row in left if row.nearness == nearness]
+        lines += [f"With {what}:", "", *_TABLE_HEAD]
+        lines += [
+            _line(table, [(row.seconds, row.predicted) for row in rows if row.table == table and row.counts_samples])
+            for table in dict.fromkeys(row.table for row in rows)
+        ]
+        held = [abs(log(row.predicted / row.seconds)) <= _width(fit, nearness) for row in rows if row.counts_samples]
+        lines += [
+            "",
+            f"Within the interval that is given for such a card: {sum(held) / len(held):.0%} of {len(held)}.",
+            "",
+        ]
+    lines += ["## Cards that were fitted to", "", *_FITTED_WORDS, "", *_TABLE_HEAD]
+    for table in dict.fromkeys(step.table for step, _ in everything):
+        rows_of = [
+            (step.seconds, seconds) for step, seconds in everything if step.table == table and step.counts_samples
+        ]
+        lines.append(_line(table, rows_of))
+    right, wrong = orders([pair for pair in everything if not pair[0].table.startswith("H200")])
+    share = right / (right + wrong)
+    lines += ["", f"Of two cards that differ by more than 15 % at the same batch, the order is right in {right:,} of "]
+    lines[-1] += f"{right + wrong:,} pairs ({share:.1%})."
+    lines += ["", "## Relative to the Quadro RTX 8000, 2020", "", *_RELATIVE_WORDS, "", *_relative(everything)]
+    return "\n".join(lines) + "\n"
+
+
+_HEAD = [
+    "# How near predictions of speed are",
+    "",
+    "Written by `python tools/compare_steps.py --write`. No command shows predicted speeds yet.",
+    "",
+]
+_OUT_WORDS = [
+    "Each step is rebuilt at its own batch size and precision. Cards are left out in groups, with all their operators and steps,",
+    "and so are whole architectures.",
+]
+_FITTED_WORDS = [
+    "`Lambda 2020-2025` and `H200 truth` are fitted to; the others are not. `Lambda 2019` ran TensorFlow 1.13, PyTorch 0.4 and 1.0:",
+    "its seconds are those of other implementations. `H200 held out` and `H200 truth` are steps of the truth set, `H200 bench` is",
+    "`whichgpu bench` on ready workloads.",
+]
+_RELATIVE_WORDS = [
+    "Published, then predicted, each card at its own largest published batch; * where they differ by more than 0.12. MT-DNN ran an",
+    "optimizer that went over its 400 tensors one by one, which small batches paid for most. Yolo v3 has no public notes.",
+]
+_TABLE_HEAD = ["| table | steps | median error | 90th percentile |", "|---|---:|---:|---:|"]
+
+
+def _fitted_words(fit: constants.Fit) -> list[str]:
+    sources = "; ".join(fit.fitted_on)
+    return [
+        f"{len(fit.constants)} constants were fitted on {fit.date} to {fit.points:,} points ({sources}), of {len(fit.cards)} cards.",
+        "None of them belongs to a model.",
+    ]
+
+
+def _width(fit: constants.Fit, nearness: str) -> float:
+    return fit.spread["architecture" if nearness == "card" else "none"]
+
+
+def _line(table: str, rows: list[tuple[float, float]]) -> str:
+    errors = [abs(seconds / measured - 1) for measured, seconds in rows]
+    high = f"{quantiles(errors, n=10)[-1]:.1%}" if len(errors) > 1 else ""
+    return f"| {table} | {len(errors)} | {median(errors):.1%} | {high} |" if errors else f"| {table} | 0 | | |"
+
+
+def _relative(pairs: list[Pair]) -> list[str]:
+    largest: dict[str, dict[str, tuple[int, float, float]]] = {}
+    for step, seconds in pairs:
+        if step.table != "Lambda 2019":
+            continue
+        cards = largest.setdefault(step.workload.partition("?")[0], {})
+        if step.card not in cards or cards[step.card][0] < step.batch_size:
+            cards[step.card] = (step.batch_size, step.batch_size / step.seconds, step.batch_size / seconds)
+    names = [card for card in dict.fromkeys(card for cards in largest.values() for card in cards) if "V100" not in card]
+    lines = ["| workload | " + " | ".join(names) + " |", "|---|" + "---:|" * len(names)]
+    for workload, cards in largest.items():
+        cells = [_cell(cards.get(name), cards[_BASELINE]) for name in names]
+        lines.append(f"| {workload} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def _cell(card: tuple[int, float, float] | None, baseline: tuple[int, float, float]) -> str:
+    if card is None:
+        return ""
+    published, seen = card[1] / baseline[1], card[2] / baseline[2]
+    return f"{published:.2f} {seen:.2f}" + ("*" if abs(published - seen) > _NEAR else "")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--constants", type=Path, default=CONSTANTS)
     parser.add_argument("--verbose", action="store_true")
+    parser.add_argument("--write", action="store_true", help="write docs/speed.md instead")
     arguments = parser.parse_args()
+    if arguments.write:
+        PAGE.write_text(page())
+        return
     pairs = predicted(load(), json.loads(arguments.constants.read_text())["constants"])
     if arguments.verbose:
         for step, seconds in pairs:

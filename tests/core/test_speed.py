@@ -16,7 +16,7 @@ from whichgpu.speed.costs import Cost, Product, costs, tensor_bytes
 from whichgpu.speed.host import host_seconds, launches
 from whichgpu.speed.kernels import kernel_seconds, limit_of, sustained_flops
 from whichgpu.speed.rates import Rates, rates
-from whichgpu.speed.step_time import Demand, demand_of, predict
+from whichgpu.speed.step_time import Demand, demand_of, interval_s, predict
 from whichgpu.trace import Op, Tensor
 
 CONSTANTS = fitted.load().constants
@@ -263,3 +263,16 @@ def test_every_constant_says_what_it_was_fitted_to() -> None:
     assert fit.date >= "2026-12"
     assert {"card", "architecture", "none"} == set(fit.spread)
     assert 0 < fit.spread["card"] <= fit.spread["architecture"] <= fit.spread["none"]
+
+
+def test_an_interval_is_wider_the_further_a_card_is_from_the_data() -> None:
+    """A card that was measured, one of its architecture, and one of an architecture that nobody measured."""
+    fit = fitted.load()
+    widths = [
+        fitted.half_width(fit, *card) for card in (("T4", "Turing"), ("another", "Turing"), ("another", "of next year"))
+    ]
+    low, high = interval_s(1.0, widths[0])
+
+    assert sorted(widths) == widths
+    assert low < 1.0 < high
+    assert pytest.approx(1.0) == low * high

@@ -27,3 +27,10 @@ def load() -> Fit:
     """The constants that ship with this version."""
     text = (files("whichgpu") / "data" / "speed.json").read_bytes()
     return msgspec.json.decode(text, type=Fit)
+
+
+def half_width(fit: Fit, card: str, architecture: str) -> float:
+    """Half the width of the interval that holds 80 % of the time, in natural logarithms of the step time."""
+    if card in fit.cards:
+        return fit.spread["card"]
+    return fit.spread["architecture" if architecture in fit.architectures else "none"]

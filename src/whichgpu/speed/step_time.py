@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from math import exp
 from typing import NamedTuple
 
 from whichgpu.speed.costs import Cost, costs
@@ -62,3 +63,8 @@ def predict(asked: Demand, rates: Rates, constants: Constants, host_speed: float
     limit = "host" if host_s > gpu_s else "compute" if compute_s > gpu_s / 2 else "memory"
     ordered = sorted(kinds.items(), key=lambda item: -item[1])
     return StepTime(join(gpu_s, host_s), gpu_s, host_s, limit, {kind: seconds / gpu_s for kind, seconds in ordered})
+
+
+def interval_s(seconds: float, half_width: float) -> tuple[float, float]:
+    """Low and high end of a time that is known within so much of its logarithm."""
+    return seconds * exp(-half_width), seconds * exp(half_width)
