@@ -128,7 +128,8 @@ _HEAD = [
 ]
 _OUT_WORDS = [
     "Each step is rebuilt at its own batch size and precision. Cards are left out in groups, with all their operators and steps,",
-    "and so are whole architectures.",
+    "and so are whole architectures. The rules of the model (which copies, which kernels) were made with these tables in sight, and",
+    "the width of the interval is one figure that was read off them; the constants were not.",
 ]
 _FITTED_WORDS = [
     "`Lambda 2020-2025` and `H200 truth` are fitted to; the others are not. `Lambda 2019` ran TensorFlow 1.13, PyTorch 0.4 and 1.0:",

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import compare_steps
 from whichgpu import catalogue
 from whichgpu.errors import CatalogueError
 from whichgpu.speed import constants as fitted
@@ -276,3 +277,8 @@ def test_an_interval_is_wider_the_further_a_card_is_from_the_data() -> None:
     assert sorted(widths) == widths
     assert low < 1.0 < high
     assert pytest.approx(1.0) == low * high
+
+
+def test_the_page_of_errors_is_what_the_shipped_constants_give() -> None:
+    """docs/speed.md was written by the tool from this version's constants and kept steps."""
+    assert compare_steps.PAGE.read_text(encoding="utf-8") == compare_steps.page()
