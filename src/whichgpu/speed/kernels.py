@@ -1,0 +1,127 @@
+"""Seconds of a kernel on a card, from its cost, the card's rates and fitted constants.
+
+A matrix product is cut into tiles that the processors take in waves, as cuBLAS and cuDNN do: of a few sizes of tiles, and of
+cuts along the inner dimension, the quickest is taken, since the libraries choose well. Convolutions are the matrix products that
+they are computed as. All else is limited by memory. Arithmetic and memory overlap but for a part.
+
+Constants are natural logarithms (of a share of the peak, of a ratio) or seconds, by kind of operator and by kind of arithmetic;
+how they were fitted, and to what, stands beside them in data/speed.json.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import ceil, exp, log
+
+from whichgpu.speed.costs import Cost, Product
+from whichgpu.speed.rates import Rates
+
+Constants = Mapping[str, float]
+
+TILES = ((256, 128), (128, 128), (128, 64), (64, 64), (64, 32), (32, 32))
+CUTS = (1, 2, 4, 8, 16, 32)
+_SHARPNESS = 4.0  # of the change between limits; 1 adds them, infinity takes the larger
+_MANY_LANES = 96  # multiprocessors of 128 lanes share schedulers and registers that feed 64 elsewhere
+HALVES = ("fp16", "bf16")
+
+
+def sustained_flops(rates: Rates, pipe: str, constants: Constants) -> float:
+    """FLOP/s that large products reach: a share of the peak, less where the power limit is in the way."""
+    peak = rates.flops[pipe]
+    group = "fp32" if pipe in rates.emulated or pipe == "fp64" else "half" if pipe in HALVES else pipe
+    share = exp(constants.get(f"peak.{group}", -0.25) + constants.get(f"peak.{group}.{rates.architecture}", 0.0))
+    if group == "fp32" and rates.lanes > _MANY_LANES:
+        share *= exp(constants.get("peak.lanes", -0.15))
+    per_watt = exp(
+        constants.get("power.fp32", 24.8) + constants.get("power.year", 0.1) * (rates.year - 2018)
+        + (0.0 if group == "fp32" else constants.get(f"power.{group}", 1.3))
+    )  # fmt: skip
+    allowed = per_watt * rates.watts
+    reached = peak * share
+    return float((reached**-_SHARPNESS + allowed**-_SHARPNESS) ** (-1 / _SHARPNESS))
+
+
+def product_seconds(product: Product, flops: float, rate: float, rates: Rates, constants: Constants) -> float:
+    """Seconds of arithmetic of a product at `rate` FLOP/s of the whole card."""
+    groups, rows, columns, inner = product
+    if not (groups and rows and columns and inner):
+        return 0.0
+    best = float("inf")
+    processors = rates.multiprocessors
+    depth = exp(constants["shape.depth"])  # inner steps that beginning and ending a tile cost
+    smooth = constants["shape.smooth"]
+    for number, (high, wide) in enumerate(TILES):
+        if best < float("inf") and ((high > 2 * rows and high > 32) or (wide > 2 * columns and wide > 32)):
+            continue
+        tiles = groups * ceil(rows / high) * ceil(columns / wide)
+        slower = exp(-constants["shape.small"] * number)
+        each = 2.0 * high * wide * processors / (rate * slower)
+        for cut in CUTS:
+            if cut > 1 and (inner / cut < 64 or tiles * cut > 8 * processors):
+                break
+            waves = tiles * cut / processors
+            whole = ceil(waves)
+            waves = max(1.0, smooth * waves + (1 - smooth) * whole)
+            seconds = waves * each * (inner / cut + depth * (1 if cut == 1 else 2))
+            best = min(best, seconds)
+    return best * flops / (2.0 * groups * rows * columns * inner)
+
+
+def memory_seconds(bytes_: float, kind: str, rates: Rates, constants: Constants) -> float:
+    """Seconds to move bytes: bandwidth times the share that the kind reaches, and the way up to it."""
+    share = exp(constants.get(f"memory.{kind}", -0.35))
+    share *= exp(constants.get(f"bandwidth.{rates.architecture}", 0.0))
+    return bytes_ / (rates.bandwidth * share) + constants["ramp"] * 1e-6
+
+
+def layout_seconds(cost: Cost, rates: Rates, constants: Constants) -> float:
+    """Seconds to turn a convolution's tensors so that their channels come last, and back: what tensor cores ask for.
+
+    cuDNN does so wherever the layout is another; depthwise convolutions and float32 run as they are.
+    """
+    if not cost.kind.startswith(("convolution", "grouped")) or cost.kind.endswith("_last"):
+        return 0.0
+    if cost.pipe not in ("tf32", *HALVES) or cost.pipe in rates.emulated:
+        return 0.0
+    return 2 * cost.bytes / (rates.bandwidth * exp(constants.get("memory.layout", -0.3)))
+
+
+def join(first: float, second: float) -> float:
+    """Seconds of two limits that overlap."""
+    if first <= 0 or second <= 0:
+        return max(first, second)
+    larger = max(first, second)
+    return float(larger * (1 + (min(first, second) / larger) ** _SHARPNESS) ** (1 / _SHARPNESS))
+
+
+def kernel_seconds(cost: Cost, rates: Rates, constants: Constants) -> float:
+    """Seconds on the GPU of a cost, launches left out."""
+    if cost.product is None:
+        start = constants["start"] * 1e-6 * cost.kernels
+        return memory_seconds(cost.bytes, cost.kind, rates, constants) + start
+    layout = layout_seconds(cost, rates, constants)
+    seconds = _computed_seconds(cost, cost.product, rates, constants) + layout
+    if layout and cost.pipe == "tf32":  # cuDNN may take float32 as it lies, where TF32 is no faster with its copies
+        seconds = min(seconds, _computed_seconds(cost._replace(pipe="fp32"), cost.product, rates, constants))
+    return seconds
+
+
+def _computed_seconds(cost: Cost, product: Product, rates: Rates, constants: Constants) -> float:
+    """Seconds of arithmetic and of memory, which overlap."""
+    group = "half" if cost.pipe in HALVES else cost.pipe
+    rate = sustained_flops(rates, cost.pipe, constants) * exp(constants.get(f"product.{cost.kind}", 0.0))
+    rate *= exp(constants.get(f"product.{cost.kind}.{group}", 0.0))
+    times = cost.kernels if cost.kind == "recurrent" else 1  # one step after the other
+    arithmetic = times * product_seconds(product, cost.flops / times, rate, rates, constants)
+    kind = cost.kind if f"memory.{cost.kind}" in constants else "product"
+    return (
+        join(arithmetic, memory_seconds(cost.bytes, kind, rates, constants)) + constants["start"] * 1e-6 * cost.kernels
+    )
+
+
+def limit_of(cost: Cost, rates: Rates, constants: Constants) -> str:
+    """ "compute" or "memory": which of the two takes longer at the rates reached."""
+    if not cost.flops:
+        return "memory"
+    rate = sustained_flops(rates, cost.pipe, constants)
+    return "compute" if log(cost.flops / rate) > log(max(cost.bytes, 1) / rates.bandwidth) else "memory"

@@ -1,0 +1,50 @@
+"""Measured steps with what they ask of a card, in a file, so that fits and comparisons need no PyTorch."""
+
+from __future__ import annotations
+
+import json
+import lzma
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from whichgpu.speed.costs import Cost, Product
+from whichgpu.speed.step_time import Demand
+
+FILE = Path(__file__).parent / "data" / "steps.json.xz"
+
+
+class Step(NamedTuple):
+    """A measured or published step; `seconds` is right up to a factor of the workload unless `counts_samples`."""
+
+    table: str
+    workload: str
+    batch_size: int
+    card: str
+    seconds: float
+    counts_samples: bool
+    asked: Demand
+
+
+def save(steps: list[Step], path: Path = FILE) -> None:
+    """Write steps; those that ask for the same share it."""
+    demands: dict[str, int] = {}
+    rows = []
+    for step in steps:
+        text = json.dumps([[[*cost], times] for cost, times in step.asked.costs.items()] + [dict(step.asked.launches)])
+        rows.append([*step[:-1], demands.setdefault(text, len(demands))])
+    path.parent.mkdir(exist_ok=True)
+    whole = json.dumps({"demands": [json.loads(text) for text in demands], "steps": rows}, separators=(",", ":"))
+    path.write_bytes(lzma.compress(whole.encode()))
+
+
+def load(path: Path = FILE) -> list[Step]:
+    """The steps that were kept."""
+    whole = json.loads(lzma.decompress(path.read_bytes()))
+    demands = [_demand(found) for found in whole["demands"]]
+    return [Step(*row[:-1], demands[row[-1]]) for row in whole["steps"]]
+
+
+def _demand(found: list[Any]) -> Demand:
+    *pairs, launches = found
+    costs = {Cost(*fields[:-1], None if fields[-1] is None else Product(*fields[-1])): times for fields, times in pairs}
+    return Demand(costs, launches)
