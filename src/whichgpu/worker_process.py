@@ -16,6 +16,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -175,12 +176,22 @@ def _pipe(process: subprocess.Popen[bytes]) -> IO[bytes]:
 
 @contextlib.contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Hold Ctrl-C back for a moment: a second one must not leave processes and files behind."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    """Hold Ctrl-C back for a moment: a second one must not leave processes and files behind.
+
+    To block the signal would not do: any other thread, as numerical libraries start them, would take it for this one.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if before is None or threading.current_thread() is not threading.main_thread():  # nothing is raised here
+        yield
+        return
+    missed: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, _: missed.append(number))
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.signal(signal.SIGINT, before)
+        if missed:
+            signal.raise_signal(signal.SIGINT)
 
 
 def _left_within(pid: int, patience_s: float) -> bool:

@@ -36,7 +36,7 @@ def metadata(wheel: zipfile.ZipFile, name: str) -> str:
 
 def test_every_file_of_the_package_is_in_the_wheel(wheel: zipfile.ZipFile) -> None:
     """Code, data and the marker of types are in the wheel with the same contents, and nothing else is."""
-    files = [path for path in PACKAGE.rglob("*") if path.is_file() and path.suffix != ".pyc"]
+    files = [path for path in PACKAGE.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
     expected = {f"whichgpu/{path.relative_to(PACKAGE).as_posix()}": path.read_bytes() for path in files}
     actual = {name: wheel.read(name) for name in wheel.namelist() if ".dist-info/" not in name}
     assert {"whichgpu/py.typed", "whichgpu/data/gpus.toml", "whichgpu/data/overheads.toml"} <= set(expected)
