@@ -162,6 +162,8 @@ def test_the_largest_batch_is_exact(tmp_path: Path, source: str, limit_bytes: in
     print(
         f"predicted {row.predicted_max_batch_size}, found {row.max_batch_size} in {row.attempts} attempts, {row.search_s:.1f} s"
     )
+    with Store(results, read_only=True) as store:
+        print([(one.batch_size, one.outcome, one.peak_reserved_bytes) for one in store.find()])
     assert row.predicted_max_batch_size is not None, report.notes
     assert row.attempts <= 5
     assert ("ok", True, "out_of_memory") == (row.outcome, row.exact, row.stopped_by)
