@@ -21,7 +21,8 @@ import msgspec
 from whichgpu.advice import Basis, TraceInfo
 from whichgpu.allocator import DEFAULT_CONFIG, CachingAllocator, drive
 from whichgpu.intervals import Verdict
-from whichgpu.memory import MemoryModel, Program
+from whichgpu.memory import MemoryModel
+from whichgpu.program import Program
 from whichgpu.remedies import LeftOut, Remedy
 from whichgpu.trace import Trace
 

@@ -16,15 +16,12 @@ from typing import NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
 import msgspec
-import numpy as np
 
-from whichgpu import search, workspaces
+from whichgpu import search
 from whichgpu.allocator import (
     DEFAULT_CONFIG,
-    EMPTY_CACHE,
     AllocatorConfig,
     CachingAllocator,
-    CheckedProgram,
     Replay,
     drive,
     most_requested_bytes,
@@ -32,11 +29,11 @@ from whichgpu.allocator import (
 )
 from whichgpu.batch_sizes import MAX_BATCH_SIZE
 from whichgpu.capability import Capability
+from whichgpu.program import Program, Skeleton, Temporaries
 from whichgpu.scaling import Scaled, Single, Sizes
-from whichgpu.trace import EventKind, Op
+from whichgpu.trace import Op
 
 HELD = ("weight", "gradient", "optimizer_state", "activation", "temporary", "workspace", "input", "buffer")
-
 
 # Where a search begins: a first line through two batch sizes leads to a rung of a ladder.
 _FIRST_LINE = (8, 64)
@@ -52,25 +49,8 @@ _KEPT_PROGRAMS = 32
 
 Question = TypeVar("Question", int, tuple[int, int | None])
 Answer = TypeVar("Answer")
-Key = TypeVar("Key", int, tuple[int, "_Temporaries"])
+Key = TypeVar("Key", int, tuple[int, Temporaries])
 Made = TypeVar("Made")
-
-_Temporaries = tuple[tuple[workspaces.Temporary, ...], ...]  # by group of operators
-
-
-class Program(msgspec.Struct, frozen=True):
-    """What the allocator is asked for at one batch size."""
-
-    instructions: CheckedProgram  # slot + 1 allocates, -(slot + 1) frees
-    size_array: Sizes  # bytes by slot
-    op_at: list[int]  # positions in `instructions` where operators begin ...
-    op_index: list[int]  # ... and which ones
-    storages: int  # slots from here on are temporaries and workspaces
-
-    @property
-    def sizes(self) -> list[int]:
-        """Bytes by slot."""
-        return [*map(int, self.size_array)]
 
 
 class Peak(msgspec.Struct, frozen=True, kw_only=True):
@@ -340,7 +320,7 @@ class _Known:
 
     __slots__ = ("gives_way", "least_bytes", "peaks", "replays", "temporaries")
 
-    def __init__(self, temporaries: _Temporaries) -> None:
+    def __init__(self, temporaries: Temporaries) -> None:
         self.temporaries = temporaries
         self.gives_way = any(one.optional for group in temporaries for one in group)
         self.least_bytes: int | None = None  # worked out when it is first needed
@@ -356,11 +336,11 @@ class _Shared:
     """What models of the same traces share: programs, and answers where the temporaries are the same."""
 
     def __init__(self, source: Scaled | Single) -> None:
-        self._skeleton = _Skeleton(source)
-        self._programs: dict[tuple[int, _Temporaries], Program] = {}
+        self._skeleton = Skeleton(source)
+        self._programs: dict[tuple[int, Temporaries], Program] = {}
         self._ops: dict[int, list[Op]] = {}  # by batch size, for all capabilities
         self._sizes: dict[int, Sizes] = {}
-        self._known: dict[tuple[int, _Temporaries, AllocatorConfig], _Known] = {}
+        self._known: dict[tuple[int, Temporaries, AllocatorConfig], _Known] = {}
 
     def known(
         self, source: Scaled | Single, batch_size: int, capability: Capability, config: AllocatorConfig
@@ -378,7 +358,7 @@ class _Shared:
     def _sizes_at(self, source: Scaled | Single, batch_size: int) -> Sizes:
         return _kept(self._sizes, batch_size, lambda: source.storage_array(batch_size))
 
-    def program(self, source: Scaled | Single, batch_size: int, temporaries: _Temporaries) -> Program:
+    def program(self, source: Scaled | Single, batch_size: int, temporaries: Temporaries) -> Program:
         """The program at a batch size; the last few are kept."""
         return _kept(
             self._programs,
@@ -405,184 +385,3 @@ def _shared(source: Scaled | Single) -> _Shared:
     if found is None:
         found = _SHARED[source] = _Shared(source)
     return found
-
-
-def _without_size(temporary: workspaces.Temporary, names: dict[str, int]) -> workspaces.Temporary:
-    """What a layout depends on; searches and plans are numbered, as their names differ from batch size to batch size."""
-    search, plan = (
-        str(names.setdefault(name, len(names))) if name else "" for name in (temporary.search, temporary.plan)
-    )
-    return msgspec.structs.replace(temporary, bytes=0, search=search, plan=plan)
-
-
-class _Layout(msgspec.Struct, frozen=True):
-    """The part of a program that does not depend on sizes."""
-
-    instructions: CheckedProgram
-    op_at: list[int]
-    op_index: list[int]
-    taken: list[tuple[int, int]]  # temporaries in the order of their slots: group and number in it
-
-
-# Copied by the driver itself, unless they change the type.
-_COPIES = ("aten._to_copy.default", "aten.copy_.default", "aten.clone.default")
-
-
-def _is_kernel(op: Op) -> bool:
-    """Whether an operator runs a kernel on what is on the GPU already; those that make random numbers do not count."""
-    read = [tensor for tensor in op.inputs if tensor.storage >= 0]
-    copied = op.name in _COPIES and all(tensor.dtype == op.outputs[0].dtype for tensor in read if op.outputs)
-    return bool(read) and not copied
-
-
-class _Plan(NamedTuple):
-    """In which order an operator takes and frees its temporaries among its own allocations."""
-
-    entries: list[tuple[int, int]]  # (0, own allocation); (1 or -1, place in `taken` from 1 on): it is taken, or freed
-    taken: list[int]  # numbers of the temporaries, in order
-    simple: bool  # whether it is the same each time, nothing being kept or tried once only
-
-
-def _plan(temporaries: Sequence[workspaces.Temporary], last: int) -> _Plan:
-    """The plan for an operator with so many own allocations."""
-
-    def place_of(before: int, earliest: int = 0) -> int:
-        return before if earliest <= before < last else last
-
-    entries: list[tuple[int, int]] = []
-    taken: list[int] = []
-    frees: dict[int, list[tuple[int, int]]] = {}  # by the own allocation before which they come
-    for place in range(last + 1):
-        for number, temporary in enumerate(temporaries):
-            if place_of(temporary.before_output) == place:
-                taken.append(number)
-                entries.append((1, len(taken)))
-                frees.setdefault(place_of(temporary.freed_before, place), []).append((-1, len(taken)))
-        entries += frees.get(place, ())
-        if place < last:
-            entries.append((0, place))
-    return _Plan(entries, taken, not any(one.kept or one.search for one in temporaries))
-
-
-class _Skeleton:
-    """The part of a program that is the same at every batch size, cut where an operator may take temporaries.
-
-    Operators that are the same at every batch size form a group, since they take the same temporaries.
-    """
-
-    def __init__(self, source: Scaled | Single) -> None:
-        self._pieces: list[tuple[list[int], list[tuple[int, int]], int, list[int]]] = []
-        # (instructions, [(place in them, operator)], group of the operator that follows or -1, its own allocations)
-        self._examples: list[int] = []  # of each group, one operator
-        self._layouts: dict[_Temporaries, _Layout] = {}
-        groups: dict[tuple[object, ...], int] = {}
-        instructions: list[int] = []
-        marks: list[tuple[int, int]] = []
-        # an operator takes memory for its results before it runs, so that only the next one meets what loading changes
-        self._loaded_before = next((index for index, op in enumerate(source.low.ops, 1) if _is_kernel(op)), -1)
-        events = source.events
-        place = 0
-        while place < len(events):
-            kind, argument = events[place]
-            place += 1
-            if kind == EventKind.ALLOC:
-                instructions.append(argument + 1)
-            elif kind == EventKind.FREE:
-                instructions.append(-(argument + 1))
-            elif kind == EventKind.OP:
-                marks.append((len(instructions), argument))
-                if source.low.ops[argument].name in workspaces.RULES:
-                    own = []
-                    while place < len(events) and events[place][0] == EventKind.ALLOC:
-                        own.append(events[place][1] + 1)
-                        place += 1
-                    group = groups.setdefault(source.signature(argument), len(groups))
-                    if group == len(self._examples):
-                        self._examples.append(argument)
-                    self._pieces.append((instructions, marks, group, own))
-                    instructions, marks = [], []
-        self._pieces.append((instructions, marks, -1, []))
-
-    def operators(self, source: Scaled | Single, batch_size: int) -> list[Op]:
-        """One operator of each group at a batch size."""
-        return [source.op(op, batch_size) for op in self._examples]
-
-    def temporaries(self, operators: list[Op], capability: Capability) -> _Temporaries:
-        """What the operators of each group take on a card of a capability."""
-        return tuple(workspaces.temporaries(op, capability) for op in operators)
-
-    def program(self, storage_bytes: Sizes, temporaries: _Temporaries) -> Program:
-        """Everything with its sizes; `temporaries` by group."""
-        # batch sizes differ in sizes, seldom in what is allocated and freed
-        names: dict[str, int] = {}
-        shape = tuple(tuple(_without_size(one, names) for one in group) for group in temporaries)
-        layout = self._layouts.get(shape)
-        if layout is None:
-            layout = self._layouts[shape] = self._layout(len(storage_bytes), temporaries)
-        taken = [temporaries[group][number].bytes for group, number in layout.taken]
-        sizes = np.append(storage_bytes, np.array(taken, np.int64))
-        return Program(layout.instructions, sizes, layout.op_at, layout.op_index, len(storage_bytes))
-
-    def _layout(self, storages: int, temporaries: _Temporaries) -> _Layout:
-        out: list[int] = []
-        op_at: list[int] = []
-        op_index: list[int] = []
-        taken: list[tuple[int, int]] = []
-        kept: set[str] = set()
-        searched: set[str] = set()
-        loads: list[int] = []
-        plans: dict[tuple[int, int], _Plan] = {}  # by group and number of own allocations
-        for instructions, marks, group, own in self._pieces:
-            base = len(out)
-            for at, index in marks:
-                op_at.append(base + at)
-                op_index.append(index)
-                if index == self._loaded_before and not loads:
-                    loads.append(base + at)
-            out += instructions
-            if group < 0 or not temporaries[group]:
-                out += own
-                continue
-            plan = plans.get((group, len(own)))
-            if plan is None:
-                plan = plans[group, len(own)] = _plan(temporaries[group], len(own))
-            if plan.simple:
-                before_first = storages + len(taken)
-                out += [own[number] if sign == 0 else sign * (before_first + number) for sign, number in plan.entries]
-                taken += [(group, number) for number in plan.taken]
-                continue
-            slot_of: dict[int, int] = {}
-            for sign, place in plan.entries:
-                if sign == 0:
-                    out.append(own[place])
-                    continue
-                number = plan.taken[place - 1]
-                temporary = temporaries[group][number]
-                if sign < 0:
-                    if number in slot_of:
-                        out.append(-slot_of[number])
-                    continue
-                if temporary.kept:
-                    if temporary.key in kept:
-                        continue
-                    kept.add(temporary.key)
-                    if temporary.key.startswith(workspaces.CUBLAS):
-                        # where the first kernel is a product, making the handle loads the kernels too
-                        loads += [len(out)] * (1 if loads else 2)
-                if temporary.search in searched:
-                    continue
-                taken.append((group, number))
-                slot = storages + len(taken)
-                out.append(slot)
-                if temporary.search:
-                    searched.add(temporary.search)
-                    out += (-slot, EMPTY_CACHE)
-                elif not temporary.kept:
-                    slot_of[number] = slot
-        alike: dict[str | tuple[int, int], list[int]] = {}
-        for place, (group, number) in enumerate(taken):
-            temporary = temporaries[group][number]
-            if temporary.optional:
-                alike.setdefault(temporary.plan or (group, number), []).append(storages + place)
-        optional = {slot: slots for slots in alike.values() for slot in slots}
-        return _Layout(CheckedProgram(out, loads, optional), op_at, op_index, taken)

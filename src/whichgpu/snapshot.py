@@ -18,7 +18,7 @@ from typing import Any
 
 from whichgpu.allocator import DEFAULT_CONFIG, EMPTY_CACHE, Block, CachingAllocator, SegmentState, drive
 from whichgpu.errors import InputError
-from whichgpu.memory import Program
+from whichgpu.program import Program
 from whichgpu.trace import Trace
 
 _PROTOCOL = 4  # the newest that the viewer reads; Python 3.14 would write 5
