@@ -3,7 +3,8 @@
 Takes the packaged measurements, the article of 2020 and the comparison of batch finders (tools/finders, written by
 tools/compare_batch_finders.py). Run it after any of these changes; a test says when the page is stale.
 
-What a search foretold is the first batch size that it tried; how many attempts it took are its rows that are not timed.
+What a search foretold is the first batch size that it tried. Its attempts are those that look for the largest batch; one that
+times a batch size which ran before is none of them, whether it ends with a time or out of memory.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ class Found(NamedTuple):
     largest: int
     proved: bool
     attempts: int
+    relapsed: tuple[int, ...]  # batch sizes that ran, and ran out of memory when they were timed for longer
     items_per_sample: int
     timed: Measurement | None  # at the largest
 
@@ -72,7 +74,13 @@ def findings(measurements: Sequence[Measurement]) -> list[Found]:
 
 
 def _found(name: str, limit_bytes: int, rows: Sequence[Measurement]) -> Found:
-    attempts = [one for one in rows if one.step_s is None]
+    attempts: list[Measurement] = []
+    relapsed = []
+    for one in (one for one in rows if one.step_s is None):
+        if not any(one.batch_size == before.batch_size and before.outcome == "ok" for before in attempts):
+            attempts.append(one)
+        elif one.outcome == "out_of_memory":
+            relapsed.append(one.batch_size)
     too_large = {one.batch_size for one in rows if one.outcome == "out_of_memory"}
     fit = {one.batch_size for one in rows if one.outcome == "ok"} - too_large
     largest = max(fit, default=0)
@@ -84,6 +92,7 @@ def _found(name: str, limit_bytes: int, rows: Sequence[Measurement]) -> Found:
         largest=largest,
         proved=largest + 1 in too_large,
         attempts=len(attempts),
+        relapsed=tuple(relapsed),
         items_per_sample=rows[0].items_per_sample,
         timed=timed[-1] if timed else None,
     )
@@ -143,6 +152,12 @@ def head(measurements: Sequence[Measurement], found: Sequence[Found]) -> list[st
         f"- **Exact**: {len(found)} searches over {len({one.workload for one in found})} workloads; in {len(proved)} of them the next"
         " larger batch was run too and ran out of memory.",
         f"- **Attempts**: {statistics.median(attempts):g} in the median, {max(attempts)} at most ({spread}), each in a process of its own.",
+        *(
+            f"- **Timed for longer**, a batch of {size} of `{one.workload}` under {one.limit_gib} GiB, which had run for a few steps,"
+            f" ran out of memory; the search went on and found {one.largest}."
+            for one in found
+            for size in one.relapsed
+        ),
         f"- **Predictions** (where each search started): {len(right)} of {len(found)} were the largest batch to the sample,"
         f" {len(near)} were within 2 %; the furthest was {max((one.error for one in found), key=abs):+.1%} off.",
         "",

@@ -33,7 +33,7 @@ def test_packaged_largest_batches_are_exact_in_few_attempts() -> None:
 
 
 def test_findings_tell_attempts_from_timings() -> None:
-    """The first try is what was foretold; a batch that ran out of memory later is not the largest."""
+    """The first try is what was foretold; a batch that ran out of memory when timed is no attempt, and not the largest."""
     tries = [
         (10, "ok", False),
         (11, "ok", False),
@@ -53,6 +53,7 @@ def test_findings_tell_attempts_from_timings() -> None:
     ]
     (found,) = write_measurements.findings(rows)
     assert (10, 10, True, 8) == (found.foretold, found.largest, found.proved, found.limit_gib)
+    assert (3, (11,)) == (found.attempts, found.relapsed)
     assert found.timed is rows[-1]
 
 
