@@ -2,8 +2,7 @@
 
     python tools/fit_convolutions.py [--check]
 
-Reads what cuDNN's heuristics answer on an H200 (heuristics, dense, more and most.jsonl.gz in tools/workspace_grid, from
-tools/query_cudnn.py; more.jsonl.gz is that of --ask dense --shapes workspace_grid/more_convs.json) and writes
+Reads what cuDNN's heuristics answer on an H200 (FILES in tools/workspace_grid, from tools/query_cudnn.py) and writes
 src/whichgpu/data/convolutions.json.gz. Splits and leaves are chosen so that the error, as a share of the
 bytes that a convolution touches, is least; each tree sees other batch sizes, and each cut other features. `--check` instead leaves a fifth of the shapes out and prints the errors on
 them; then it compares the package's data with the workspaces that were recorded while convolutions ran
@@ -32,12 +31,20 @@ from whichgpu.workspaces.cudnn import Problem, features
 GRID = Path(__file__).parent / "workspace_grid"
 TABLE = Path(__file__).parents[1] / "src" / "whichgpu" / "data" / "convolutions.json.gz"
 SOURCE = "tools/query_cudnn.py on an NVIDIA H200: torch 2.11.0+cu130, cuDNN 9.19, driver 580.159.04, 2026-12-02"
+# By the question, and where the convolutions come from: the package's own list; with --shapes, the JSON file that is named
+# here. Each file has other batch sizes.
+FILES = {
+    "heuristics": "--ask top", "dense": "--ask dense", "most": "--ask most", "more": "--ask dense, more_convs",
+    "more_batches": "--ask dense, more_convs", "sequences": "--ask dense, sequence_convs", "steps": "--ask dense, step_more_convs",
+    "searched": "--ask most, searched_convs", "searched_batches": "--ask most, model_convs",
+    "steps_searched": "--ask most, step_more_convs",
+}  # fmt: skip
 DTYPES = {"tf32": "tf32", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 TREES = 5  # of each family
 BATCHES = 3  # of each shape at most, for one tree
 SHARE = 0.6  # of the features that a cut may be made by
 DEPTH, LEAST, GAIN = 40, 2, 0.01
-LEFT_OUT = 7  # one shape in so many of more.jsonl.gz is for --check only
+LEFT_OUT = 7  # one shape in so many of networks() is for --check only
 MOST_AT = 32  # the batch size of `most` in heuristics.jsonl.gz
 RARE = 4  # formulas that are best for no more rows are left out
 CLOSE_BYTES, CLOSE = 1 << 20, 0.004  # a workspace this near is as good as right: bytes, and share of what is touched
@@ -60,12 +67,15 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--check", action="store_true")
     arguments = parser.parse_args()
-    asked, searched = answers(), largest_answers()
+    # those that the trees see, but whose answers are not kept: drawn at random, or of single training steps
+    fitted_only, searched_only = answers("sequences", "steps"), largest_answers("searched", "steps_searched")
+    asked, searched = answers("heuristics", "dense"), largest_answers("heuristics", "most", "searched_batches")
     more, left_out = networks()
     if arguments.check:
-        check(asked, searched, left_out)
+        check([*asked, *fitted_only], [*searched, *searched_only], left_out)
         return
-    trees, search_trees = fit([*asked, *more], cudnn.needs), fit(searched, cudnn_search.needs)
+    trees = fit([*asked, *fitted_only, *more], cudnn.needs)
+    search_trees = fit([*searched, *searched_only], cudnn_search.needs)
     body = {
         "source": SOURCE, "features": cudnn.FEATURES, "formulas": cudnn.FORMULAS, "trees": trees,
         "answers": exceptions(trees, [*more, *asked], cudnn.needs), "search_formulas": cudnn_search.FORMULAS,
@@ -82,7 +92,7 @@ def answers(*names: str) -> list[list[Row]]:
     """What PyTorch takes: for each problem without its batch size, a row for each batch size, rising."""
     return gathered(
         (record, direction, batch, size)
-        for record in records(*(names or ("heuristics", "dense")))
+        for record in records(*names)
         for direction, sizes in zip(directions(record["t"]), record.get("bytes_all", record["bytes"]), strict=True)
         for batch, size in zip(record["n"], sizes, strict=True)
     )
@@ -90,7 +100,7 @@ def answers(*names: str) -> list[list[Row]]:
 
 def networks() -> tuple[list[list[Row]], list[list[Row]]]:
     """Those of many more networks: what counts besides, and a seventh of the shapes that is left for a check."""
-    asked = answers("more")
+    asked = answers("more", "more_batches")
     shapes = sorted({shape(rows[0].problem) for rows in asked})
     left_out = set(random.Random(0).sample(shapes, len(shapes) // LEFT_OUT))
     chosen = [shape(rows[0].problem) in left_out for rows in asked]
@@ -100,11 +110,11 @@ def networks() -> tuple[list[list[Row]], list[list[Row]]]:
     )
 
 
-def largest_answers() -> list[list[Row]]:
+def largest_answers(*names: str) -> list[list[Row]]:
     """The same for the largest workspace of all engines."""
     return gathered(
         (record, direction, batch, size)
-        for record in records("heuristics", "most")
+        for record in records(*names)
         for direction, sizes in zip(directions(record["t"]), record.get("most", ((), (), ())), strict=True)
         for batch, size in ([(MOST_AT, sizes)] if "most_at" in record else zip(record["n"], sizes, strict=False))
     )
