@@ -74,7 +74,7 @@ def main() -> None:
     if arguments.check:
         check([*asked, *fitted_only], [*searched, *searched_only], left_out)
         return
-    trees = fit([*asked, *fitted_only, *more], cudnn.needs)
+    trees = fit([*asked, *fitted_only, *more], cudnn.needs, lines=True)
     search_trees = fit([*searched, *searched_only], cudnn_search.needs)
     body = {
         "source": SOURCE, "features": cudnn.FEATURES, "formulas": cudnn.FORMULAS, "trees": trees,
@@ -167,14 +167,15 @@ def sample(asked: Iterable[list[Row]], draw: random.Random) -> list[Row]:
 # ---- trees --------------------------------------------------------------------------------------------------------
 
 
-def fit(asked: list[list[Row]], needs: Needs) -> dict[str, list[cudnn.Tree]]:
-    """The trees of each family; `needs` answers the bytes under each formula."""
+def fit(asked: list[list[Row]], needs: Needs, *, lines: bool = False) -> dict[str, list[cudnn.Tree]]:
+    """The trees of each family; `needs` answers the bytes under each formula. `lines`: those over sequences apart."""
     found: dict[str, list[cudnn.Tree]] = defaultdict(list)
     for number in range(TREES):
         draw = random.Random(number)
         families: dict[str, list[Row]] = defaultdict(list)
         for one in sample(asked, draw):
-            families[one.problem.family].append(one)
+            line = cudnn.LINE if lines and len(one.problem.input) == 3 else ""
+            families[one.problem.family + line].append(one)
         for name, members in sorted(families.items()):
             found[name].append(fit_family(members, needs, draw))
     return found
@@ -250,7 +251,7 @@ def close(said: int, one: Row) -> bool:
 
 def by_tree(trees: dict[str, list[cudnn.Tree]], problem: Problem, needs: Needs) -> int:
     """The bytes that trees say."""
-    return cudnn.by_trees(trees[problem.family], problem, needs(problem))
+    return cudnn.by_trees(cudnn.trees_of(trees, problem), problem, needs(problem))
 
 
 def pieces(rows: list[Row], needs: Needs) -> list[cudnn.Piece]:
@@ -309,7 +310,7 @@ def check(asked: list[list[Row]], searched: list[list[Row]], left_out: list[list
     for title, all_rows, needs in (("", asked, cudnn.needs), (", the largest", searched, cudnn_search.needs)):
         shapes = sorted({shape(rows[0].problem) for rows in all_rows})
         fifth = set(random.Random(0).sample(shapes, len(shapes) // 5))
-        trees = fit([rows for rows in all_rows if shape(rows[0].problem) not in fifth], needs)
+        trees = fit([rows for rows in all_rows if shape(rows[0].problem) not in fifth], needs, lines=needs is cudnn.needs)
         rows = sample((rows for rows in all_rows if shape(rows[0].problem) in fifth), random.Random(7))
         print(f"by the trees, on shapes left out{title}")
         report([(by_tree(trees, one.problem, needs), one) for one in rows])

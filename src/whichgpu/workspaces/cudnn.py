@@ -27,6 +27,7 @@ import msgspec
 
 from whichgpu.workspaces.records import ITEM_BYTES, round_up
 
+LINE = "|line"  # after the family, the trees for sequences: engines are picked by other rules there
 Shape = tuple[int, ...]
 # First batch size, last, the number of the formula in between, and what comes on top; or, where no formula is right, -1 and
 # the bytes at the two
@@ -238,8 +239,14 @@ def by_rules(
     known = answers.get(problem.key)
     if known is not None:
         return recalled(known, problem.input[0], under_formulas)
-    family = trees.get(problem.family)
+    family = trees_of(trees, problem)
     return by_trees(family, problem, under_formulas) if family else under_formulas[FORMULAS.index(otherwise)]
+
+
+def trees_of(trees: dict[str, list[Tree]], problem: Problem) -> list[Tree]:
+    """Those that decide about a problem: over a sequence trees of its own where there are any, else those of its family."""
+    own = trees.get(problem.family + LINE, []) if len(problem.input) == 3 else []
+    return own or trees.get(problem.family, [])
 
 
 def recalled(pieces: list[Piece], batch: int, under_formulas: list[int]) -> int:
