@@ -310,7 +310,9 @@ def check(asked: list[list[Row]], searched: list[list[Row]], left_out: list[list
     for title, all_rows, needs in (("", asked, cudnn.needs), (", the largest", searched, cudnn_search.needs)):
         shapes = sorted({shape(rows[0].problem) for rows in all_rows})
         fifth = set(random.Random(0).sample(shapes, len(shapes) // 5))
-        trees = fit([rows for rows in all_rows if shape(rows[0].problem) not in fifth], needs, lines=needs is cudnn.needs)
+        trees = fit(
+            [rows for rows in all_rows if shape(rows[0].problem) not in fifth], needs, lines=needs is cudnn.needs
+        )
         rows = sample((rows for rows in all_rows if shape(rows[0].problem) in fifth), random.Random(7))
         print(f"by the trees, on shapes left out{title}")
         report([(by_tree(trees, one.problem, needs), one) for one in rows])
