@@ -1,6 +1,6 @@
 """Fits the constants of the speed model to measured operators and writes them as data.
 
-    python tools/fit_speed.py --data FOLDER [--ops FILE ...] [--leave-out CARD] [--out FILE]
+    python tools/fit_speed.py --data FOLDER [--leave-out CARD] [--out FILE]
 
 FOLDER holds the public tables (neusight_kernels.csv.gz, neusight_conv.csv.gz). Least squares of the logarithm of seconds, robust
 against single points, each kind of operator on each card with the same weight; a constant that no point speaks for keeps its
@@ -19,8 +19,17 @@ from pathlib import Path
 import numpy as np
 
 from compare_steps import LEFT_OUT, LeftOut, predicted, summary
-from speed.sources import Measured, measured_ops, measured_step, neusight_convolutions, neusight_kernels
+from speed.sources import (
+    Measured,
+    host_times,
+    measured_ops,
+    measured_step,
+    neusight_convolutions,
+    neusight_kernels,
+    profiled_steps,
+)
 from speed.steps import load
+from whichgpu.speed.host import host_seconds
 from whichgpu.speed.kernels import kernel_seconds
 from whichgpu.speed.step_time import predict
 
@@ -28,7 +37,7 @@ STEPS = ["Lambda 2020-2025", "H200 truth"]
 OUT = Path(__file__).parents[1] / "src" / "whichgpu" / "data" / "speed.json"
 # value, how sure we are of it (standard deviation of the prior)
 PRIORS: dict[str, tuple[float, float]] = {
-    "ramp": (2.0, 1.0),
+    "ramp": (0.7, 0.5),
     "start": (1.5, 0.5),
     "shape.depth": (4.5, 1.0),
     "shape.smooth": (0.5, 0.3),
@@ -43,15 +52,21 @@ PRIORS: dict[str, tuple[float, float]] = {
     "power.half": (1.9, 0.3),
     "memory.product": (-0.3, 0.3),
     "host.forward": (35.0, 10.0),
-    "host.backward": (30.0, 10.0),
+    "host.forward_copy": (15.0, 7.0),
+    "host.forward_kernel": (30.0, 10.0),
+    "host.backward": (25.0, 10.0),
+    "host.backward_copy": (15.0, 7.0),
+    "host.backward_kernel": (25.0, 10.0),
     "host.optimizer": (20.0, 10.0),
     "host.other": (20.0, 10.0),
-    "host.many": (100.0, 50.0),
-    "host.tensor": (1.0, 0.5),
+    "host.many": (50.0, 50.0),
+    "host.tensor": (3.0, 2.0),
+    "host.cell": (10.0, 5.0),
 }
 ARCHITECTURE = 0.1  # how far an architecture may be from the others, in logarithms
 KIND = 0.5
 FACTOR = 0.08  # how far another framework or implementation may be from ours, for a workload of a public table
+HOST_WEIGHT = 0.5  # of the host's time for a step: other work was on its processors
 STEP_WEIGHT = 2.0  # of a whole step among operators
 # Half the width of the 80 % interval, in logarithms: 80th percentiles seen on an H200's steps that were not fitted, on cards left
 # out and on architectures left out, rounded up
@@ -71,6 +86,9 @@ def names_in(points: Iterable[Measured]) -> dict[str, tuple[float, float]]:
         for cost in point.costs:
             if cost.product is None:
                 found[f"memory.{cost.kind}"] = (-0.35, KIND)
+                found[f"start.{cost.kind}"] = (0.0, 0.7)
+                if cost.units:
+                    found[f"units.{cost.kind}"] = (1.8, 2.0)
                 continue
             group = "half" if cost.pipe in ("fp16", "bf16") else cost.pipe
             emulated = cost.pipe in point.card.emulated
@@ -88,10 +106,13 @@ def names_in(points: Iterable[Measured]) -> dict[str, tuple[float, float]]:
 
 def predicted_seconds(point: Measured, constants: dict[str, float]) -> float:
     """What the model says of a point, the launch that was measured with it included."""
+    if point.asked is not None and point.host:
+        return host_seconds(point.asked.launches, constants)
     if point.asked is not None:
         seconds = predict(point.asked, point.card, constants).step_s
         return seconds * float(np.exp(constants.get(f"factor.{point.factor}", 0.0)))
-    seconds = sum(kernel_seconds(cost, point.card, constants) for cost in point.costs)
+    times = point.times or (1,) * len(point.costs)
+    seconds = sum(n * kernel_seconds(cost, point.card, constants) for cost, n in zip(point.costs, times, strict=True))
     if point.start:
         seconds += float(np.exp(constants[f"launch.{point.start}"]))
     return seconds
@@ -169,7 +190,7 @@ def _speaks(name: str, point: Measured) -> bool:
     kinds = {cost.kind for cost in point.costs}
     if name == "memory.layout":
         return any(kind.startswith(("conv", "grouped")) for kind in kinds)
-    if first in ("memory", "product") and rest != "product":
+    if first in ("memory", "units", "start", "product") and rest not in ("", "product"):
         return rest.partition(".")[0] in kinds
     pipes = {"half" if cost.pipe in ("fp16", "bf16") else cost.pipe for cost in point.costs if cost.product is not None}
     if first in ("peak", "power") and (parts := rest.split("."))[0] in ("half", "tf32"):
@@ -187,7 +208,7 @@ def _weights(points: list[Measured]) -> np.ndarray:
     for point in points:
         key = (point.group, point.card.name)
         count[key] = count.get(key, 0) + 1
-    return np.array([STEP_WEIGHT if p.asked is not None else count[p.group, p.card.name] ** -0.5 for p in points])
+    return np.array([(HOST_WEIGHT if p.host else STEP_WEIGHT) if p.asked is not None else count[p.group, p.card.name] ** -0.5 for p in points])
 
 
 def report(points: list[Measured], constants: dict[str, float], title: str) -> None:
@@ -232,7 +253,6 @@ def main() -> None:
     """Fits, reports and writes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder of the public tables")
-    parser.add_argument("--ops", type=Path, nargs="*", default=[], help="files of tools/measure_ops.py, of an H200")
     parser.add_argument(
         "--steps", nargs="*", default=STEPS, help="tables of kept steps that count (default: %(default)s)"
     )
@@ -247,9 +267,8 @@ def main() -> None:
         *neusight_kernels(arguments.data, arguments.most),
         *neusight_convolutions(arguments.data, 3 * arguments.most),
     ]
-    points += [measured_step(step) for step in load() if step.table in arguments.steps]
-    for path in arguments.ops:
-        points += measured_ops(path, "H200 SXM 141GB")
+    steps = [step for step in load() if step.table in arguments.steps]
+    points += [*map(measured_step, steps), *measured_ops(), *profiled_steps(steps), *host_times(steps)]
     if arguments.folds:
         groups, architectures = groups_of(points, arguments.folds)
         found = leave_out_in_turn(points, groups, "card")

@@ -13,7 +13,8 @@ import compare_steps
 from whichgpu import catalogue
 from whichgpu.errors import CatalogueError
 from whichgpu.speed import constants as fitted
-from whichgpu.speed.costs import Cost, Product, costs, tensor_bytes
+from whichgpu.speed.asked import Cost, Product, tensor_bytes
+from whichgpu.speed.costs import costs
 from whichgpu.speed.host import host_seconds, launches
 from whichgpu.speed.kernels import kernel_seconds, limit_of, sustained_flops
 from whichgpu.speed.rates import Rates, rates

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import ceil, exp, log
 
-from whichgpu.speed.costs import Cost, Product
+from whichgpu.speed.asked import Cost, Product
 from whichgpu.speed.rates import Rates
 
 Constants = Mapping[str, float]
@@ -23,6 +23,7 @@ CUTS = (1, 2, 4, 8, 16, 32)
 _SHARPNESS = 4.0  # of the change between limits; 1 adds them, infinity takes the larger
 _MANY_LANES = 96  # multiprocessors of 128 lanes share schedulers and registers that feed 64 elsewhere
 HALVES = ("fp16", "bf16")
+_PACE, _START = 1.8, 0.0  # where nothing was measured: elements a clock and multiprocessor, microseconds of a launch (logarithms)
 
 
 def sustained_flops(rates: Rates, pipe: str, constants: Constants) -> float:
@@ -67,19 +68,26 @@ def product_seconds(product: Product, flops: float, rate: float, rates: Rates, c
     return best * flops / (2.0 * groups * rows * columns * inner)
 
 
-def memory_seconds(bytes_: float, kind: str, rates: Rates, constants: Constants) -> float:
-    """Seconds to move bytes: bandwidth times the share that the kind reaches, and the way up to it."""
-    share = exp(constants.get(f"memory.{kind}", -0.35))
-    share *= exp(constants.get(f"bandwidth.{rates.architecture}", 0.0))
-    return bytes_ / (rates.bandwidth * share) + constants["ramp"] * 1e-6
+def memory_seconds(cost: Cost, kind: str, rates: Rates, constants: Constants) -> float:
+    """Seconds of a kernel that memory limits: bytes at the share of the bandwidth that the kind reaches, or the time that its
+    elements or rows take each, where that is more; processors that get no block wait.
+    """
+    share = constants.get(f"memory.{kind}", -0.35) + constants.get(f"bandwidth.{rates.architecture}", 0.0)
+    seconds = cost.bytes / (rates.bandwidth * exp(share))
+    if cost.product is None and cost.units:
+        idle = max(1.0, rates.multiprocessors / cost.parts) if cost.parts else 1.0
+        pace = exp(constants.get(f"units.{kind}", _PACE)) * rates.multiprocessors * rates.clock_hz
+        seconds = join(seconds, idle * cost.units / pace)
+    return seconds + constants["ramp"] * 1e-6
 
 
 def layout_seconds(cost: Cost, rates: Rates, constants: Constants) -> float:
     """Seconds to turn a convolution's tensors so that their channels come last, and back: what tensor cores ask for.
 
-    cuDNN does so wherever the layout is another; depthwise convolutions and float32 run as they are.
+    cuDNN does so wherever the layout is another; depthwise convolutions, float32 and those of one pixel, which are plain products,
+    run as they are.
     """
-    if not cost.kind.startswith(("convolution", "grouped")) or cost.kind.endswith("_last"):
+    if not cost.kind.startswith(("convolution", "grouped")) or cost.kind.endswith(("_last", "_1x1")):
         return 0.0
     if cost.pipe not in ("tf32", *HALVES) or cost.pipe in rates.emulated:
         return 0.0
@@ -97,8 +105,8 @@ def join(first: float, second: float) -> float:
 def kernel_seconds(cost: Cost, rates: Rates, constants: Constants) -> float:
     """Seconds on the GPU of a cost, launches left out."""
     if cost.product is None:
-        start = constants["start"] * 1e-6 * cost.kernels
-        return memory_seconds(cost.bytes, cost.kind, rates, constants) + start
+        each = 1e-6 * exp(constants.get(f"start.{cost.kind}", _START))
+        return memory_seconds(cost, cost.kind, rates, constants) + each * cost.kernels
     layout = layout_seconds(cost, rates, constants)
     seconds = _computed_seconds(cost, cost.product, rates, constants) + layout
     if layout and cost.pipe == "tf32":  # cuDNN may take float32 as it lies, where TF32 is no faster with its copies
@@ -111,12 +119,21 @@ def _computed_seconds(cost: Cost, product: Product, rates: Rates, constants: Con
     group = "half" if cost.pipe in HALVES else cost.pipe
     rate = sustained_flops(rates, cost.pipe, constants) * exp(constants.get(f"product.{cost.kind}", 0.0))
     rate *= exp(constants.get(f"product.{cost.kind}.{group}", 0.0))
-    times = cost.kernels if cost.kind == "recurrent" else 1  # one step after the other
-    arithmetic = times * product_seconds(product, cost.flops / times, rate, rates, constants)
+    times = cost.kernels / 2 if cost.kind == "recurrent" else 1  # one step after the other, a product and its gates each
+    if cost.parts:
+        arithmetic = cost.flops / rate * _whole_waves(cost.parts / rates.multiprocessors, constants)
+    else:
+        arithmetic = times * product_seconds(product, cost.flops / times, rate, rates, constants)
     kind = cost.kind if f"memory.{cost.kind}" in constants else "product"
     return (
-        join(arithmetic, memory_seconds(cost.bytes, kind, rates, constants)) + constants["start"] * 1e-6 * cost.kernels
+        join(arithmetic, memory_seconds(cost, kind, rates, constants)) + constants["start"] * 1e-6 * cost.kernels
     )
+
+
+def _whole_waves(waves: float, constants: Constants) -> float:
+    """How much longer blocks take than their share, as the last ones leave processors idle."""
+    smooth = constants["shape.smooth"]
+    return max(1.0, smooth * waves + (1 - smooth) * ceil(waves)) / waves
 
 
 def limit_of(cost: Cost, rates: Rates, constants: Constants) -> str:

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 from math import exp
 from typing import NamedTuple
 
-from whichgpu.speed.costs import Cost, costs
+from whichgpu.speed.asked import Cost
+from whichgpu.speed.costs import costs
 from whichgpu.speed.host import host_seconds, launches
 from whichgpu.speed.kernels import Constants, join, kernel_seconds, limit_of
 from whichgpu.speed.rates import Rates
