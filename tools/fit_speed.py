@@ -20,6 +20,7 @@ import numpy as np
 
 from compare_steps import LEFT_OUT, LeftOut, predicted, summary
 from speed.sources import (
+    H200,
     Measured,
     host_times,
     measured_ops,
@@ -30,8 +31,9 @@ from speed.sources import (
 )
 from speed.steps import load
 from whichgpu.speed.host import host_seconds
-from whichgpu.speed.kernels import kernel_seconds
-from whichgpu.speed.step_time import predict
+from whichgpu.speed.asked import Cost
+from whichgpu.speed.kernels import join, kernel_seconds
+from whichgpu.speed.rates import Rates
 
 STEPS = ["Lambda 2020-2025", "H200 truth"]
 OUT = Path(__file__).parents[1] / "src" / "whichgpu" / "data" / "speed.json"
@@ -46,6 +48,12 @@ PRIORS: dict[str, tuple[float, float]] = {
     "peak.tf32": (-0.4, 0.3),
     "peak.half": (-0.25, 0.3),
     "peak.lanes": (-0.15, 0.15),
+    "shape.depth.half": (0.0, 0.5),
+    "shape.depth.tf32": (0.0, 0.5),
+    "shape.small.half": (0.0, 0.1),
+    "shape.small.tf32": (0.0, 0.1),
+    "start.half": (0.0, 0.5),
+    "start.tf32": (0.0, 0.5),
     "power.fp32": (24.8, 0.5),
     "power.year": (0.1, 0.1),
     "power.tf32": (1.2, 0.3),
@@ -63,14 +71,19 @@ PRIORS: dict[str, tuple[float, float]] = {
     "host.tensor": (3.0, 2.0),
     "host.cell": (10.0, 5.0),
 }
-ARCHITECTURE = 0.1  # how far an architecture may be from the others, in logarithms
+ARCHITECTURE = 0.25  # how far an architecture may be from the others, in logarithms
 KIND = 0.5
-FACTOR = 0.08  # how far another framework or implementation may be from ours, for a workload of a public table
+FACTOR = 0.12  # how far another framework or implementation may be from ours, for a workload of a public table
 HOST_WEIGHT = 0.5  # of the host's time for a step: other work was on its processors
+H200_WEIGHT = 3.0  # of its operators: many shapes, today's libraries
+PUBLIC_STEP_WEIGHT = 1.0  # of a step that somebody else measured with an implementation like ours
 STEP_WEIGHT = 2.0  # of a whole step among operators
 # Half the width of the 80 % interval, in logarithms: 80th percentiles seen on an H200's steps that were not fitted, on cards left
 # out and on architectures left out, rounded up
 SPREAD = {"card": 0.21, "architecture": 0.23, "none": 0.27}
+FEW = 3  # of an H200's operators one of so many, where many fits are made
+STEP = 1e-3  # that constants are moved by, for slopes
+GROUPS = ("half", "tf32")
 LARGE = 0.25  # deviation from which a point counts less
 
 
@@ -95,8 +108,8 @@ def names_in(points: Iterable[Measured]) -> dict[str, tuple[float, float]]:
             found[f"peak.{'fp32' if emulated else group}.{point.card.architecture}"] = (0.0, ARCHITECTURE)
             if cost.kind != "product":
                 found[f"product.{cost.kind}"] = (0.0, KIND)
-                if group != "fp32":
-                    found[f"product.{cost.kind}.{group}"] = (0.0, 0.3)
+            if group != "fp32":
+                found[f"product.{cost.kind}.{group}"] = (0.0, 0.3)
             if cost.kind.startswith(("convolution", "grouped")) and group != "fp32":
                 found["memory.layout"] = (-0.3, 0.3)
             if "depthwise" in cost.kind:
@@ -106,16 +119,31 @@ def names_in(points: Iterable[Measured]) -> dict[str, tuple[float, float]]:
 
 def predicted_seconds(point: Measured, constants: dict[str, float]) -> float:
     """What the model says of a point, the launch that was measured with it included."""
-    if point.asked is not None and point.host:
-        return host_seconds(point.asked.launches, constants)
+    return _whole(point, _each(point, constants), constants)
+
+
+def _each(point: Measured, constants: dict[str, float]) -> np.ndarray:
+    """Seconds of each cost of a point, as often as it occurs."""
+    if point.host:
+        return np.zeros(0)
+    seconds = (kernel_seconds(cost, point.card, constants) for cost in point.costs)
+    return np.fromiter(seconds, float, len(point.costs)) * _times(point)
+
+
+def _times(point: Measured) -> np.ndarray:
     if point.asked is not None:
-        seconds = predict(point.asked, point.card, constants).step_s
-        return seconds * float(np.exp(constants.get(f"factor.{point.factor}", 0.0)))
-    times = point.times or (1,) * len(point.costs)
-    seconds = sum(n * kernel_seconds(cost, point.card, constants) for cost, n in zip(point.costs, times, strict=True))
-    if point.start:
-        seconds += float(np.exp(constants[f"launch.{point.start}"]))
-    return seconds
+        return np.array([*point.asked.costs.values()], float)
+    return np.array(point.times or (1.0,) * len(point.costs), float)
+
+
+def _whole(point: Measured, each: np.ndarray, constants: dict[str, float]) -> float:
+    if point.asked is None:
+        launch = float(np.exp(constants[f"launch.{point.start}"])) if point.start else 0.0
+        return float(each.sum()) + launch
+    host_s = host_seconds(point.asked.launches, constants)
+    if point.host:
+        return host_s
+    return join(float(each.sum()), host_s) * float(np.exp(constants.get(f"factor.{point.factor}", 0.0)))
 
 
 def fit(points: list[Measured], rounds: int = 12, say: Callable[[str], None] = print) -> dict[str, float]:
@@ -128,13 +156,28 @@ def fit(points: list[Measured], rounds: int = 12, say: Callable[[str], None] = p
     weights = _weights(points)
     target = np.array([log(point.seconds) for point in points])
 
-    def deviations(values: np.ndarray, which: list[int] | None = None) -> np.ndarray:
+    def deviations(values: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
         constants = dict(zip(names, map(float, values), strict=True))
-        chosen = range(len(points)) if which is None else which
-        return np.array([log(predicted_seconds(points[i], constants)) - target[i] for i in chosen])
+        each = [_each(point, constants) for point in points]
+        whole = [log(_whole(point, found, constants)) for point, found in zip(points, each, strict=True)]
+        return np.array(whole) - target, each
+
+    def column(number: int, values: np.ndarray, current: np.ndarray, each: list[np.ndarray]) -> np.ndarray:
+        """How deviations change with a constant: only the costs that it has to do with are worked out again."""
+        found = np.zeros(len(points))
+        moved = values.copy()
+        moved[number] += STEP
+        constants = dict(zip(names, map(float, moved), strict=True))
+        for row, which in touches[number].items():
+            point, parts = points[row], each[row].copy()
+            times = _times(point)
+            for place in which:
+                parts[place] = times[place] * kernel_seconds(point.costs[place], point.card, constants)
+            found[row] = (log(_whole(point, parts, constants)) - target[row] - current[row]) / STEP
+        return found
 
     values, damping = centre.copy(), 1e-2
-    current = deviations(values)
+    current, each = deviations(values)
 
     def loss(found: np.ndarray, at: np.ndarray) -> float:
         small = np.abs(found)
@@ -143,22 +186,14 @@ def fit(points: list[Measured], rounds: int = 12, say: Callable[[str], None] = p
 
     best = loss(current, values)
     for number in range(rounds):
-        jacobian = np.zeros((len(points), len(names)))
-        for column in range(len(names)):
-            which = touches[column]
-            if not which:
-                continue
-            moved = values.copy()
-            moved[column] += 1e-3
-            rows = which
-            jacobian[rows, column] = (deviations(moved, which) - current[rows]) / 1e-3
+        jacobian = np.stack([column(at, values, current, each) for at in range(len(names))], axis=1)
         robust = weights * np.where(np.abs(current) < LARGE, 1.0, LARGE / np.maximum(np.abs(current), 1e-9)) / 0.2**2
         hessian = jacobian.T @ (jacobian * robust[:, None]) + np.diag(1 / width**2)
         slope = jacobian.T @ (current * robust) + (values - centre) / width**2
         for _ in range(6):
             step = np.linalg.solve(hessian + damping * np.diag(np.diag(hessian)), -slope)
             there = values + np.clip(step, -1.0, 1.0)
-            found = deviations(there)
+            found, found_each = deviations(there)
             reached = loss(found, there)
             if reached < best:
                 damping = max(damping / 5, 1e-6)
@@ -167,38 +202,46 @@ def fit(points: list[Measured], rounds: int = 12, say: Callable[[str], None] = p
         else:
             break
         gained = best - reached
-        values, current, best = there, found, reached
+        values, current, each, best = there, found, found_each, reached
         say(f"round {number}: loss {best:.1f}, median |error| {np.median(np.abs(current)):.3f}")
         if gained < 1e-3 * best:
             break
     return dict(zip(names, map(float, values), strict=True))
 
 
-def _touching(name: str, points: list[Measured]) -> list[int]:
-    """Points that a constant has to do with."""
-    return [number for number, point in enumerate(points) if _speaks(name, point)]
-
-
-def _speaks(name: str, point: Measured) -> bool:
+def _touching(name: str, points: list[Measured]) -> dict[int, list[int]]:
+    """Points that a constant has to do with, each with its costs for which that is so."""
     first, _, rest = name.partition(".")
-    if first in ("launch", "factor"):
-        return rest in (point.start if first == "launch" else point.factor,)
-    if first == "host":
-        return point.asked is not None
+    found: dict[int, list[int]] = {}
+    for row, point in enumerate(points):
+        if first in ("launch", "factor"):
+            if rest == (point.start if first == "launch" else point.factor):
+                found[row] = []
+        elif first == "host":
+            if point.asked is not None:
+                found[row] = []
+        elif not point.host:
+            which = [place for place, cost in enumerate(point.costs) if _speaks(first, rest, cost, point.card)]
+            if which:
+                found[row] = which
+    return found
+
+
+def _speaks(first: str, rest: str, cost: Cost, card: Rates) -> bool:
+    """Whether a constant takes part in a cost on a card."""
+    head, _, tail = rest.partition(".")
     if first == "bandwidth":
-        return point.card.architecture == rest
-    kinds = {cost.kind for cost in point.costs}
-    if name == "memory.layout":
-        return any(kind.startswith(("conv", "grouped")) for kind in kinds)
-    if first in ("memory", "units", "start", "product") and rest not in ("", "product"):
-        return rest.partition(".")[0] in kinds
-    pipes = {"half" if cost.pipe in ("fp16", "bf16") else cost.pipe for cost in point.costs if cost.product is not None}
-    if first in ("peak", "power") and (parts := rest.split("."))[0] in ("half", "tf32"):
-        return parts[0] in pipes and parts[1:] in ([], [point.card.architecture])
-    if first == "peak" and len(rest.split(".")) > 1:
-        return bool(pipes) and rest.split(".")[1] == point.card.architecture
-    if first in ("peak", "power", "shape") or name == "memory.product":
-        return bool(pipes)
+        return card.architecture == rest
+    if first == "ramp" or (first, rest) == ("start", ""):
+        return True
+    if (first, rest) == ("memory", "layout"):
+        return cost.kind.startswith(("conv", "grouped"))
+    if first in ("memory", "units", "start", "product") and rest not in GROUPS:
+        return head == cost.kind or (first == "memory" and rest == "product" and cost.product is not None)
+    if cost.product is None:
+        return False
+    if first == "peak" and tail:
+        return tail == card.architecture
     return True
 
 
@@ -208,7 +251,14 @@ def _weights(points: list[Measured]) -> np.ndarray:
     for point in points:
         key = (point.group, point.card.name)
         count[key] = count.get(key, 0) + 1
-    return np.array([(HOST_WEIGHT if p.host else STEP_WEIGHT) if p.asked is not None else count[p.group, p.card.name] ** -0.5 for p in points])
+    return np.array([_weight(point, count[point.group, point.card.name]) for point in points])
+
+
+def _weight(point: Measured, alike: int) -> float:
+    if point.asked is not None:
+        ours = STEP_WEIGHT if point.source.startswith("H200") else PUBLIC_STEP_WEIGHT
+        return HOST_WEIGHT if point.host else ours
+    return (H200_WEIGHT if point.source == H200 else 1.0) * float(alike**-0.5)
 
 
 def report(points: list[Measured], constants: dict[str, float], title: str) -> None:
@@ -234,7 +284,8 @@ def leave_out_in_turn(points: list[Measured], groups: list[set[str]], nearness: 
     found: list[LeftOut] = []
     for out in groups:
         used = [point for point in points if point.card.name not in out]
-        pairs = predicted([step for step in steps if step.card in out], fit(used, rounds=6, say=lambda _: None))
+        pairs = predicted([step for step in steps if step.card in out], fit(used, rounds=5, say=lambda _: None))
+        print(time.strftime("%H:%M:%S"), end=" ", flush=True)
         summary(pairs, f"without {', '.join(sorted(out))}")
         found += [LeftOut(*step[:-1], seconds, nearness) for step, seconds in pairs]
     return found
@@ -268,7 +319,8 @@ def main() -> None:
         *neusight_convolutions(arguments.data, 3 * arguments.most),
     ]
     steps = [step for step in load() if step.table in arguments.steps]
-    points += [*map(measured_step, steps), *measured_ops(), *profiled_steps(steps), *host_times(steps)]
+    few = FEW if arguments.folds else 1
+    points += [*map(measured_step, steps), *[*measured_ops()][::few], *profiled_steps(steps), *host_times(steps)]
     if arguments.folds:
         groups, architectures = groups_of(points, arguments.folds)
         found = leave_out_in_turn(points, groups, "card")

@@ -5,14 +5,14 @@ Joins the predictor of each workload with the catalogue into records. Nothing he
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
 from whichgpu import advice, arguments, catalogue, explanation, remedies, text, workload
 from whichgpu import snapshot as snapshots
-from whichgpu.advice import FitReport, FitRow, RankReport, TraceInfo
+from whichgpu.advice import FitReport, FitRow, RankReport, RankRow, TraceInfo
 from whichgpu.arguments import TIMEOUT_S
 from whichgpu.batch_sizes import MAX_BATCH_SIZE
 from whichgpu.closeup import look_at, with_remedy
@@ -20,6 +20,10 @@ from whichgpu.errors import InputError
 from whichgpu.explanation import ExplainReport
 from whichgpu.overheads import context_bytes
 from whichgpu.predictor import Predictor, Progress
+from whichgpu.speed.record import Speed
+from whichgpu.speeds import Speeds, relative
+from whichgpu.speeds import notes as speed_notes
+from whichgpu.tables import BASELINE
 from whichgpu.torch_build import installed_torch
 from whichgpu.tracers import falling_back
 
@@ -34,6 +38,7 @@ def fit(
     gpus: Sequence[str] | None = None,
     memory_limit_bytes: int | None = None,
     optimizer: str | None = None,
+    baseline: str | None = None,
     cache: bool = True,
     on_progress: Progress | None = None,
     timeout_s: float = TIMEOUT_S,
@@ -43,7 +48,8 @@ def fit(
     `batch_size`: samples per step, by default the workload's own. `gpus`: names of cards, by default every card with CUDA
     of the catalogue; cards that are named are answered exactly. `memory_limit_bytes` asks about PyTorch's allocator limited
     to so much, by the rules of the first card that is named, and besides only about cards that are named. `optimizer`
-    ("adamw", "sgd", ...) replaces that of a library's model or of the zoo. `cache=False` traces again and keeps nothing on disk. `on_progress` is called with a line now and then. `timeout_s` seconds at most
+    ("adamw", "sgd", ...) replaces that of a library's model or of the zoo. `baseline` names the card whose speed is 1, by
+    default the Quadro RTX 8000 where it is among those asked about. `cache=False` traces again and keeps nothing on disk. `on_progress` is called with a line now and then. `timeout_s` seconds at most
     may pass while the workload is loaded, and at each batch size that is traced. Raises subclasses of
     WhichGpuError.
     """
@@ -52,6 +58,7 @@ def fit(
     arguments.check_memory_limit(memory_limit_bytes)
     arguments.check_gpus(gpus)
     cards = catalogue.load()
+    compared = cards.find(baseline) if baseline is not None else None
     named = {card.id: card for card in map(cards.find, gpus or ())}  # a card named twice is answered once
     limited = memory_limit_bytes is not None
     chosen = list(named.values()) if gpus or limited else [card for card in cards.gpus if card.cuda]
@@ -80,8 +87,12 @@ def fit(
         most, row = max(found, key=lambda pair: pair[1].max_batch_size)
         if predictor.confirm(row.max_batch_size, most.capability):
             found = answers()
-        report = [row for _, row in found]
+        speeds = _speeds(predictor, {card.id: (card, row.max_batch_size) for card, row in found if row.gpu != "limit"}, on_progress)
+        unit = compared or next((card for card in chosen if card.name == BASELINE), None)
+        of_unit = _speeds_of(predictor, unit, speeds)
+        report = [_with_speed(row, speeds.get(card.id), of_unit, Speeds(predictor).note(card)) for card, row in found]
         return FitReport(
+            baseline=unit.name if isinstance(of_unit, Speed) and unit is not None else None,
             workload=ref.text,
             batch_size=size,
             basis="predicted",
@@ -93,6 +104,7 @@ def fit(
                 *_taken_for(cards, gpus or ()),
                 *([_limit_note(limit_card)] if limited else []),
                 *_unbounded(row.max_batch_size for row in report),
+                *speed_notes(speeds, chosen),
                 *([] if gpus or limited else advice.left_out(cards.gpus)),
             ),
         )
@@ -206,6 +218,7 @@ def rank(
     names: Sequence[str],
     *,
     gpus: Sequence[str] | None = None,
+    baseline: str | None = None,
     cache: bool = True,
     on_progress: Progress | None = None,
     timeout_s: float = TIMEOUT_S,
@@ -221,11 +234,14 @@ def rank(
     cards = catalogue.load()
     wanted = None if gpus is None else {cards.find(gpu).id for gpu in gpus}
     chosen = [card for card in cards.gpus if card.cuda and (wanted is None or card.id in wanted)]
+    unit = cards.find(baseline) if baseline is not None else next((c for c in chosen if c.name == BASELINE), None)
     if not chosen:
         raise InputError(f"no card of those asked for has CUDA: {', '.join(gpus or ())}")
     answers: dict[str, dict[str, advice.Largest]] = {}
     traces: dict[str, TraceInfo] = {}
     notes: list[str] = []
+    speeds: dict[str, dict[str, Speed | str]] = {}
+    ratios: dict[str, dict[str, float | None]] = {}
     for number, ref in enumerate(refs, 1):
         told_of = _part(number, len(refs), on_progress)
         with Predictor(ref, cache=cache, on_progress=told_of) as predictor:
@@ -234,17 +250,70 @@ def rank(
             if predictor.confirm(largest[most.id].batch_size, most.capability):
                 largest = _largest_on_each(predictor, chosen, told_of)
             answers[ref.text] = largest
+            sizes = {card.id: (card, largest[card.id].batch_size) for card in chosen if not largest[card.id].problems}
+            speeds[ref.text] = _speeds(predictor, sizes, told_of)
+            ratios[ref.text] = relative(speeds[ref.text], _speeds_of(predictor, unit, speeds[ref.text]))
             traces[ref.text] = predictor.info()
-            told = (*predictor.notes(), *_unbounded(one.batch_size for one in largest.values()))
+            unbounded = _unbounded(one.batch_size for one in largest.values())
+            told = (*predictor.notes(), *unbounded, *speed_notes(speeds[ref.text], chosen))
             notes += [f"{ref.text}: {note}" for note in told]
     prices = {card.id: (cards.price(card, "buy"), cards.price(card, "rent")) for card in chosen}
     return RankReport(
         workloads=tuple(ref.text for ref in refs),
         basis="predicted",
         traces=traces,
-        gpus=advice.ranked(chosen, answers, prices),
+        gpus=tuple(_ranked_with_speed(advice.ranked(chosen, answers, prices), chosen, speeds, ratios)),
+        baseline=unit.name if unit is not None else None,
         notes=tuple(dict.fromkeys((*notes, *(_taken_for(cards, gpus) if gpus else advice.left_out(cards.gpus))))),
     )
+
+
+def _speeds(
+    predictor: Predictor, sizes: Mapping[str, tuple[catalogue.Gpu, int]], on_progress: Progress | None
+) -> dict[str, Speed | str]:
+    """The speed on each card at a batch size, or why it is unknown, by card."""
+    if on_progress is not None:
+        on_progress(f"{predictor.ref.text}: step times")
+    of = Speeds(predictor).of
+    return {name: of(card, size) for name, (card, size) in sizes.items()}
+
+
+def _speeds_of(
+    predictor: Predictor, unit: catalogue.Gpu | None, known: Mapping[str, Speed | str]
+) -> Speed | str | None:
+    """The speed of the baseline, which need not be among the cards that were asked about."""
+    if unit is None or unit.id in known:
+        return None if unit is None else known[unit.id]
+    room = advice.room_bytes(unit, context_bytes())
+    return Speeds(predictor).of(unit, predictor.estimate(unit.capability).largest_batch(room))
+
+
+def _with_speed(row: FitRow, found: Speed | str | None, unit: Speed | str | None, note: str) -> FitRow:
+    if row.gpu == "limit" or not row.supported:
+        missing = "a limit is no card" if row.gpu == "limit" else "not supported"
+        return msgspec.structs.replace(row, speed_missing=missing)
+    if not isinstance(found, Speed):
+        return msgspec.structs.replace(row, speed_missing=found or "")
+    return msgspec.structs.replace(
+        row, speed=found, speed_note=note, relative_speed=relative({"": found}, unit)[""]
+    )
+
+
+def _ranked_with_speed(
+    rows: Iterable[RankRow],
+    cards: Sequence[catalogue.Gpu],
+    speeds: Mapping[str, Mapping[str, Speed | str]],
+    ratios: Mapping[str, Mapping[str, float | None]],
+) -> Iterator[RankRow]:
+    ids = {card.name: card.id for card in cards}
+    for row in rows:
+        found = {name: by_card.get(ids[row.gpu], "not supported") for name, by_card in speeds.items()}
+        yield msgspec.structs.replace(
+            row,
+            speed={name: one if isinstance(one, Speed) else None for name, one in found.items()},
+            speed_missing={name: one for name, one in found.items() if isinstance(one, str)},
+            relative_speed={name: by_card.get(ids[row.gpu]) for name, by_card in ratios.items()},
+        )
 
 
 def _part(number: int, count: int, on_progress: Progress | None) -> Progress | None:

@@ -63,6 +63,14 @@ def _whichgpu(
         raise typer.Exit
 
 
+_Baseline = Annotated[
+    str | None,
+    typer.Option(
+        "--baseline", metavar="GPU", help="The card whose speed is 1; default: Quadro RTX 8000, where it is among them."
+    ),
+]
+
+
 @app.command()
 def fit(
     *,
@@ -91,13 +99,14 @@ def fit(
             help="Instead of the workload's own: adamw, sgd, ... (not for files).",
         ),
     ] = None,
+    baseline: _Baseline = None,
     timeout: Timeout = TIMEOUT_S,
     no_cache: NoCache = False,
     json: Json = False,
 ) -> None:
     """Does a batch fit, and what is the largest that does?
 
-    Says for each card what the peak memory is and what holds it. Without --gpu: for every card of the
+    Says for each card what the peak memory is and what holds it, and how fast it trains at the largest batch, predicted. Without --gpu: for every card of the
     catalogue that CUDA runs on, grouped by the memory that it is sold with. Traces are kept in the user's cache directory, or below $WHICHGPU_CACHE.
     """
     size = None if batch_size is None else text.parse_batch_size(batch_size)
@@ -111,6 +120,7 @@ def fit(
             gpus=gpu or None,
             memory_limit_bytes=limit,
             optimizer=optimizer,
+            baseline=baseline,
             cache=not no_cache,
             on_progress=on_progress,
             timeout_s=timeout,
@@ -176,6 +186,7 @@ def explain(
 def rank(
     workloads: Annotated[list[str] | None, typer.Argument(metavar="[WORKLOAD...]", help=_WORKLOAD)] = None,
     sets: Sets = None,
+    baseline: _Baseline = None,
     timeout: Timeout = TIMEOUT_S,
     no_cache: NoCache = False,
     json: Json = False,
@@ -184,14 +195,18 @@ def rank(
 
     Prints the largest batch of each workload on each card of the catalogue that CUDA runs on (* where not even batch size 1
     fits; cards with the same batches share a column), then the cards in three tiers with dated prices to buy
-    and to rent, the cheapest that trains all first. Cards that cannot run it at all come last, with the reason.
+    and to rent, the cheapest that trains all first, and the fastest cards, predicted. Cards that cannot run it at all come last, with the reason.
     """
     from whichgpu import api  # noqa: PLC0415
     from whichgpu.sets import expand  # noqa: PLC0415
 
     with _progress(SLOW) as on_progress:
         report = api.rank(
-            expand(workloads or (), sets or ()), cache=not no_cache, on_progress=on_progress, timeout_s=timeout
+            expand(workloads or (), sets or ()),
+            baseline=baseline,
+            cache=not no_cache,
+            on_progress=on_progress,
+            timeout_s=timeout,
         )
     from whichgpu import render  # noqa: PLC0415
 
@@ -355,17 +370,28 @@ def zoo(sets: Sets = None, json: Json = False) -> None:
 
 @app.command()
 def accuracy(
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print the page docs/accuracy.md.")] = False,
+    what: Annotated[str, typer.Argument(metavar="[WHAT]", help="memory or speed.")] = "memory",
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print the page docs/accuracy.md (memory).")] = False,
     json: Json = False,
 ) -> None:
-    """How good are the memory predictions?
+    """How good are the predictions?
 
-    Predicted against measured for every training step of the truth set, with the distribution, the bars and whether they are
-    met, and the worst cases named. The figures come with the package; nothing is measured or traced.
+    Memory: predicted against measured for every training step of the truth set, with the distribution, the bars and whether they are
+    met, and the worst cases named. Speed: step times against those measured on an H200 and published of other cards,
+    bars that are missed among them. The figures come with the package; nothing is measured or traced.
     """
     if markdown and json:
         raise InputError("--markdown and --json: choose one")
-    from whichgpu import accuracy, render  # noqa: PLC0415
+    if what not in ("memory", "speed"):
+        raise InputError(f"{what!r} has no accuracy; say memory or speed")
+    if what == "speed" and markdown:
+        raise InputError("--markdown is for `whichgpu accuracy memory`; the page on speed is docs/speed.md")
+    from whichgpu import accuracy, render, speed_accuracy  # noqa: PLC0415
+
+    if what == "speed":
+        found = speed_accuracy.report()
+        _print(found, json, lambda console: render.print_speed_accuracy(found, console))
+        return
 
     def show(console: Console) -> None:
         if markdown:

@@ -29,6 +29,7 @@ from whichgpu.render.common import (
     print_whole,
     traced,
 )
+from whichgpu.render.speed import print_speeds
 
 _TIERS: dict[Tier, str] = {
     "all": "Trains all",
@@ -70,6 +71,10 @@ def print_rank(report: RankReport, console: Console) -> None:
         rows = [row for row in report.gpus if row.tier == tier and row.supported]
         if rows:
             _print_tier(title, rows, numbers, len(report.workloads), console)
+    for name in report.workloads:
+        rows = [row for row in report.gpus if row.supported]
+        speeds = ((row.gpu, row.speed.get(name), row.relative_speed.get(name)) for row in rows)
+        print_speeds(f"Speed of {breakable(name)}", speeds, report.baseline, console)
     if any(row.buy or row.rent for row in report.gpus):
         console.print()
         console.print(_PRICES)
@@ -161,7 +166,7 @@ def _print_tier(
 
 _PRICES = (
     "Prices are medians of dated offers (providers and sources: --json), and cards are ordered by price "
-    "alone, those with old prices only after the others: speed is not compared. lowest: of a shop's listings; "
+    "alone, those with old prices only after the others: speed does not change the order. lowest: of a shop's listings; "
     "launch: the maker's price then; dated: no newer offer is known."
 )
 

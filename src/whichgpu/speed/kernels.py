@@ -42,20 +42,23 @@ def sustained_flops(rates: Rates, pipe: str, constants: Constants) -> float:
     return float((reached**-_SHARPNESS + allowed**-_SHARPNESS) ** (-1 / _SHARPNESS))
 
 
-def product_seconds(product: Product, flops: float, rate: float, rates: Rates, constants: Constants) -> float:
-    """Seconds of arithmetic of a product at `rate` FLOP/s of the whole card."""
+def product_seconds(
+    product: Product, flops: float, rate: float, rates: Rates, constants: Constants, group: str = "fp32"
+) -> float:
+    """Seconds of arithmetic of a product at `rate` FLOP/s of the whole card; `group`: "fp32", "tf32" or "half"."""
     groups, rows, columns, inner = product
     if not (groups and rows and columns and inner):
         return 0.0
     best = float("inf")
     processors = rates.multiprocessors
-    depth = exp(constants["shape.depth"])  # inner steps that beginning and ending a tile cost
+    depth = exp(constants["shape.depth"] + constants.get(f"shape.depth.{group}", 0.0))  # inner steps that beginning and ending a tile cost
     smooth = constants["shape.smooth"]
+    small = constants["shape.small"] + constants.get(f"shape.small.{group}", 0.0)
     for number, (high, wide) in enumerate(TILES):
         if best < float("inf") and ((high > 2 * rows and high > 32) or (wide > 2 * columns and wide > 32)):
             continue
         tiles = groups * ceil(rows / high) * ceil(columns / wide)
-        slower = exp(-constants["shape.small"] * number)
+        slower = exp(-small * number)
         each = 2.0 * high * wide * processors / (rate * slower)
         for cut in CUTS:
             if cut > 1 and (inner / cut < 64 or tiles * cut > 8 * processors):
@@ -116,18 +119,17 @@ def kernel_seconds(cost: Cost, rates: Rates, constants: Constants) -> float:
 
 def _computed_seconds(cost: Cost, product: Product, rates: Rates, constants: Constants) -> float:
     """Seconds of arithmetic and of memory, which overlap."""
-    group = "half" if cost.pipe in HALVES else cost.pipe
+    group = "fp32" if cost.pipe in rates.emulated else "half" if cost.pipe in HALVES else cost.pipe
     rate = sustained_flops(rates, cost.pipe, constants) * exp(constants.get(f"product.{cost.kind}", 0.0))
     rate *= exp(constants.get(f"product.{cost.kind}.{group}", 0.0))
     times = cost.kernels / 2 if cost.kind == "recurrent" else 1  # one step after the other, a product and its gates each
     if cost.parts:
         arithmetic = cost.flops / rate * _whole_waves(cost.parts / rates.multiprocessors, constants)
     else:
-        arithmetic = times * product_seconds(product, cost.flops / times, rate, rates, constants)
+        arithmetic = times * product_seconds(product, cost.flops / times, rate, rates, constants, group)
     kind = cost.kind if f"memory.{cost.kind}" in constants else "product"
-    return (
-        join(arithmetic, memory_seconds(cost, kind, rates, constants)) + constants["start"] * 1e-6 * cost.kernels
-    )
+    start = 1e-6 * constants["start"] * exp(constants.get(f"start.{group}", 0.0))
+    return join(arithmetic, memory_seconds(cost, kind, rates, constants)) + start * cost.kernels
 
 
 def _whole_waves(waves: float, constants: Constants) -> float:

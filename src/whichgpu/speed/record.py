@@ -1,0 +1,45 @@
+"""The record of a predicted speed, as `fit` and `rank` answer with it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from whichgpu.speed.step_time import interval_s
+
+Limit = Literal["compute", "memory", "host"]
+
+
+class Speed(msgspec.Struct, frozen=True, kw_only=True):
+    """A training step on a card at one batch size; the interval holds about 80 % of the time."""
+
+    basis: Literal["predicted"] = "predicted"
+    batch_size: int
+    step_s: float
+    step_low_s: float
+    step_high_s: float
+    samples_per_s: float
+    samples_per_s_low: float
+    samples_per_s_high: float
+    limit: Limit  # what takes longest: arithmetic, memory bandwidth, or the host that launches kernels
+
+
+def speed(batch_size: int, step_s: float, half_width: float, limit: Limit) -> Speed:
+    """A step time within so much of its logarithm, as a record."""
+    low_s, high_s = interval_s(step_s, half_width)
+    return Speed(
+        batch_size=batch_size,
+        step_s=_rounded(step_s),
+        step_low_s=_rounded(low_s),
+        step_high_s=_rounded(high_s),
+        samples_per_s=_rounded(batch_size / step_s),
+        samples_per_s_low=_rounded(batch_size / high_s),
+        samples_per_s_high=_rounded(batch_size / low_s),
+        limit=limit,
+    )
+
+
+def _rounded(value: float) -> float:
+    """Four digits: more would promise what a prediction does not keep."""
+    return float(f"{value:.4g}")
