@@ -20,7 +20,7 @@ from speed.sources import H200_STEPS, card_named
 from speed.steps import Step, load
 from whichgpu.speed import constants
 from whichgpu.speed.step_time import Demand, predict
-from whichgpu.speed_accuracy import Bar, Errors, SpeedAccuracy
+from whichgpu.speed_accuracy import SpeedAccuracy, SpeedBar, SpeedErrors
 
 CONSTANTS = Path(__file__).parents[1] / "src" / "whichgpu" / "data" / "speed.json"
 PAGE = Path(__file__).parents[1] / "docs" / "speed.md"
@@ -51,7 +51,7 @@ def predicted(steps: Iterable[Step], values: dict[str, float]) -> list[Pair]:
 
 
 def report(pairs: list[Pair]) -> None:
-    """Errors by table and workload: as they are, and about one factor for all cards of the row."""
+    """SpeedErrors by table and workload: as they are, and about one factor for all cards of the row."""
     groups: dict[tuple[str, str], list[Pair]] = {}
     for step, seconds in pairs:
         groups.setdefault((step.table, step.workload), []).append((step, seconds))
@@ -97,7 +97,10 @@ def widths(left: Iterable[LeftOut], pairs: Iterable[Pair]) -> dict[str, float]:
     """Half the width of the 80 % interval by how near a card is: 80th percentiles of what was not fitted, in logarithms."""
     kept = [row for row in left if row.counts_samples]
     near = [abs(log(seconds / step.seconds)) for step, seconds in pairs if step.table in NOT_FITTED]
-    out = {n: [abs(log(row.predicted / row.seconds)) for row in kept if row.nearness == n] for n in ("card", "architecture")}
+    out = {
+        n: [abs(log(row.predicted / row.seconds)) for row in kept if row.nearness == n]
+        for n in ("card", "architecture")
+    }
     card, architecture, none = (quantiles(found, n=5)[-1] for found in (near, out["card"], out["architecture"]))
     return {
         "card": round(card, 3),
@@ -130,9 +133,9 @@ class Found(NamedTuple):
         found = []
         for step, seconds in self.everything:
             row = busy.get((step.workload.removeprefix("truth:"), step.batch_size))
-            if step.table in NOT_FITTED and row is not None and row["step_s"] == step.seconds:
-                if (row["busy_s"] > FILLED * step.seconds) == limited:
-                    found.append((step.seconds, seconds))
+            same = step.table in NOT_FITTED and row is not None and row["step_s"] == step.seconds
+            if same and (row["busy_s"] > FILLED * step.seconds) == limited:
+                found.append((step.seconds, seconds))
         return found
 
     def out(self, nearness: str, public: bool = True) -> list[LeftOut]:
@@ -141,9 +144,9 @@ class Found(NamedTuple):
         return [row for row in rows if row.table.startswith("H200") != public]
 
 
-def _errors(title: str, rows: list[tuple[float, float]], fitted: bool = False) -> Errors:
+def _errors(title: str, rows: list[tuple[float, float]], fitted: bool = False) -> SpeedErrors:
     sizes = [abs(seconds / measured - 1) for measured, seconds in rows]
-    return Errors(
+    return SpeedErrors(
         title=title, fitted=fitted, steps=len(sizes), median=round(median(sizes), 4),
         percentile_90=round(quantiles(sizes, n=10)[-1], 4),
     )  # fmt: skip
@@ -170,12 +173,12 @@ def record(found: Found) -> SpeedAccuracy:
     )
 
 
-def _bars(found: Found, errors: list[Errors]) -> Iterable[Bar]:
+def _bars(found: Found, errors: list[SpeedErrors]) -> Iterable[SpeedBar]:
     for title, one, (middle, high) in (
         ("H200, steps that were not fitted", errors[0], (0.07, 0.20)),
         ("cards that were left out of the fit", errors[5], (0.12, 0.30)),
     ):
-        yield Bar(
+        yield SpeedBar(
             title=title,
             wanted=f"median {middle:.0%}, 90th percentile {high:.0%}",
             reached=f"{one.median:.1%}, {one.percentile_90:.1%}",
@@ -184,19 +187,24 @@ def _bars(found: Found, errors: list[Errors]) -> Iterable[Bar]:
     rows = [row for row in found.left if row.nearness == "card" and not row.table.startswith("H200")]
     right, wrong = orders([(_step(row), row.predicted) for row in rows])
     share = right / (right + wrong)
-    yield Bar(title="order of two cards 15 % apart, both left out", wanted="95 % right", met=share >= 0.95,
+    yield SpeedBar(title="order of two cards 15 % apart, both left out", wanted="95 % right", met=share >= 0.95,
               reached=f"{share:.1%} of {right + wrong:,} pairs")  # fmt: skip
     near = [abs(log(seconds / measured)) <= found.fit.spread["card"] for measured, seconds in found.of(NOT_FITTED)]
     for title, held in (
         ("80 % interval: H200's steps", near),
         ("80 % interval: cards left out", [_inside(row, found.fit, "architecture") for row in found.out("card")]),
-        ("80 % interval: architectures left out", [_inside(row, found.fit, "none") for row in found.out("architecture")]),
+        (
+            "80 % interval: architectures left out",
+            [_inside(row, found.fit, "none") for row in found.out("architecture")],
+        ),
     ):
         inside = sum(held) / len(held)
-        yield Bar(title=title, wanted="75 % to 85 %", reached=f"{inside:.0%} of {len(held)}", met=abs(inside - 0.8) <= 0.05)
+        yield SpeedBar(
+            title=title, wanted="75 % to 85 %", reached=f"{inside:.0%} of {len(held)}", met=abs(inside - 0.8) <= 0.05
+        )
     cells = [cell for line in _relative(found.everything)[2:] for cell in line.split("|")[2:-1] if cell.strip()]
     far = sum("*" in cell for cell in cells)
-    yield Bar(title="relative speeds of 2020", wanted="every entry within 0.12, or explained", met=not far,
+    yield SpeedBar(title="relative speeds of 2020", wanted="every entry within 0.12, or explained", met=not far,
               reached=f"{len(cells) - far} of {len(cells)}")  # fmt: skip
 
 
@@ -214,7 +222,14 @@ def page() -> str:
     whole = record(found)
     lines = [*_HEAD, *_fitted_words(found.fit), "", "## Bars", "", "| bar | wanted | reached | |", "|---|---|---|---|"]
     lines += [f"| {b.title} | {b.wanted} | {b.reached} | {'met' if b.met else '**missed**'} |" for b in whole.bars]
-    lines += ["", *_BAR_WORDS, "", "## Errors", "", "| step times | fitted to | steps | median | 90th percentile |"]
+    lines += [
+        "",
+        *_BAR_WORDS,
+        "",
+        "## SpeedErrors",
+        "",
+        "| step times | fitted to | steps | median | 90th percentile |",
+    ]
     lines += ["|---|---|---:|---:|---:|"]
     lines += [
         f"| {e.title} | {'yes' if e.fitted else 'no'} | {e.steps} | {e.median:.1%} | {e.percentile_90:.1%} |"
@@ -232,7 +247,10 @@ def _worst(found: Found) -> list[str]:
     lines = ["## The furthest off on the H200", "", "| step | batch | measured | predicted |", "|---|---:|---:|---:|"]
     return [
         *lines,
-        *(f"| {s.workload.removeprefix('truth:')} | {s.batch_size} | {1e3 * s.seconds:.1f} ms | {1e3 * p:.1f} ms |" for s, p in rows[:15]),
+        *(
+            f"| {s.workload.removeprefix('truth:')} | {s.batch_size} | {1e3 * s.seconds:.1f} ms | {1e3 * p:.1f} ms |"
+            for s, p in rows[:15]
+        ),
     ]
 
 
@@ -258,6 +276,8 @@ _RELATIVE_WORDS = [
     "a measurement: MT-DNN's optimizer of 2019 went over its 400 tensors one by one, which small batches pay for most and ours does",
     "not; the other stars are not explained. Yolo v3 has no public notes.",
 ]
+
+
 def _fitted_words(fit: constants.Fit) -> list[str]:
     sources = "; ".join(fit.fitted_on)
     return [

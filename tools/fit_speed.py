@@ -30,8 +30,8 @@ from speed.sources import (
     profiled_steps,
 )
 from speed.steps import load
-from whichgpu.speed.host import host_seconds
 from whichgpu.speed.asked import Cost
+from whichgpu.speed.host import host_seconds
 from whichgpu.speed.kernels import join, kernel_seconds
 from whichgpu.speed.rates import Rates
 
@@ -73,10 +73,10 @@ PRIORS: dict[str, tuple[float, float]] = {
 }
 ARCHITECTURE = 0.25  # how far an architecture may be from the others, in logarithms
 KIND = 0.5
-FACTOR = 0.12  # how far another framework or implementation may be from ours, for a workload of a public table
+FACTOR = 0.08  # how far another framework or implementation may be from ours, for a workload of a public table
 HOST_WEIGHT = 0.5  # of the host's time for a step: other work was on its processors
 H200_WEIGHT = 3.0  # of its operators: many shapes, today's libraries
-PUBLIC_STEP_WEIGHT = 1.0  # of a step that somebody else measured with an implementation like ours
+PUBLIC_STEP_WEIGHT = 2.0  # of a step that somebody else measured with an implementation like ours
 STEP_WEIGHT = 2.0  # of a whole step among operators
 # Half the width of the 80 % interval, in logarithms: 80th percentiles seen on an H200's steps that were not fitted, on cards left
 # out and on architectures left out, rounded up

@@ -14,7 +14,7 @@ from whichgpu import text
 from whichgpu.batch_sizes import MAX_BATCH_SIZE
 from whichgpu.catalogue import Gpu, Price
 from whichgpu.intervals import Estimate, Verdict
-from whichgpu.speed.record import Speed
+from whichgpu.speed.record import PredictedSpeed
 from whichgpu.trace import Trace
 
 Basis = Literal["measured", "predicted", "published"]
@@ -69,10 +69,12 @@ class FitRow(msgspec.Struct, frozen=True, kw_only=True):
     peak_op: str  # operator at the allocated peak
     supported: bool  # the installed torch has kernels for the card, and the card has the step's dtypes
     notes: tuple[str, ...]
-    speed: Speed | None = None  # at the largest batch that likely fits
+    speed: PredictedSpeed | None = None  # at the largest batch that likely fits
     speed_missing: str = ""  # why it is unknown
     speed_note: str = ""  # arithmetic that the card does not have and computes otherwise
-    relative_speed: float | None = None  # samples per second as a ratio to the baseline's, each at its own largest batch
+    relative_speed: float | None = (
+        None  # samples per second as a ratio to the baseline's, each at its own largest batch
+    )
 
 
 class FitReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,7 +105,7 @@ class RankRow(msgspec.Struct, frozen=True, kw_only=True):
     buy: Price | None
     rent: Price | None
     notes: tuple[str, ...]
-    speed: dict[str, Speed | None] = {}  # by workload, at the largest batch that likely fits
+    speed: dict[str, PredictedSpeed | None] = {}  # by workload, at the largest batch that likely fits
     speed_missing: dict[str, str] = {}  # by workload: why it is unknown
     relative_speed: dict[str, float | None] = {}  # as a ratio to the baseline's, each at its own largest batch
 

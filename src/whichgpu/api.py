@@ -20,7 +20,7 @@ from whichgpu.errors import InputError
 from whichgpu.explanation import ExplainReport
 from whichgpu.overheads import context_bytes
 from whichgpu.predictor import Predictor, Progress
-from whichgpu.speed.record import Speed
+from whichgpu.speed.record import PredictedSpeed
 from whichgpu.speeds import Speeds, relative
 from whichgpu.speeds import notes as speed_notes
 from whichgpu.tables import BASELINE
@@ -87,12 +87,14 @@ def fit(
         most, row = max(found, key=lambda pair: pair[1].max_batch_size)
         if predictor.confirm(row.max_batch_size, most.capability):
             found = answers()
-        speeds = _speeds(predictor, {card.id: (card, row.max_batch_size) for card, row in found if row.gpu != "limit"}, on_progress)
+        speeds = _speeds(
+            predictor, {card.id: (card, row.max_batch_size) for card, row in found if row.gpu != "limit"}, on_progress
+        )
         unit = compared or next((card for card in chosen if card.name == BASELINE), None)
         of_unit = _speeds_of(predictor, unit, speeds)
         report = [_with_speed(row, speeds.get(card.id), of_unit, Speeds(predictor).note(card)) for card, row in found]
         return FitReport(
-            baseline=unit.name if isinstance(of_unit, Speed) and unit is not None else None,
+            baseline=unit.name if isinstance(of_unit, PredictedSpeed) and unit is not None else None,
             workload=ref.text,
             batch_size=size,
             basis="predicted",
@@ -240,7 +242,7 @@ def rank(
     answers: dict[str, dict[str, advice.Largest]] = {}
     traces: dict[str, TraceInfo] = {}
     notes: list[str] = []
-    speeds: dict[str, dict[str, Speed | str]] = {}
+    speeds: dict[str, dict[str, PredictedSpeed | str]] = {}
     ratios: dict[str, dict[str, float | None]] = {}
     for number, ref in enumerate(refs, 1):
         told_of = _part(number, len(refs), on_progress)
@@ -270,7 +272,7 @@ def rank(
 
 def _speeds(
     predictor: Predictor, sizes: Mapping[str, tuple[catalogue.Gpu, int]], on_progress: Progress | None
-) -> dict[str, Speed | str]:
+) -> dict[str, PredictedSpeed | str]:
     """The speed on each card at a batch size, or why it is unknown, by card."""
     if on_progress is not None:
         on_progress(f"{predictor.ref.text}: step times")
@@ -279,8 +281,8 @@ def _speeds(
 
 
 def _speeds_of(
-    predictor: Predictor, unit: catalogue.Gpu | None, known: Mapping[str, Speed | str]
-) -> Speed | str | None:
+    predictor: Predictor, unit: catalogue.Gpu | None, known: Mapping[str, PredictedSpeed | str]
+) -> PredictedSpeed | str | None:
     """The speed of the baseline, which need not be among the cards that were asked about."""
     if unit is None or unit.id in known:
         return None if unit is None else known[unit.id]
@@ -288,21 +290,21 @@ def _speeds_of(
     return Speeds(predictor).of(unit, predictor.estimate(unit.capability).largest_batch(room))
 
 
-def _with_speed(row: FitRow, found: Speed | str | None, unit: Speed | str | None, note: str) -> FitRow:
+def _with_speed(
+    row: FitRow, found: PredictedSpeed | str | None, unit: PredictedSpeed | str | None, note: str
+) -> FitRow:
     if row.gpu == "limit" or not row.supported:
         missing = "a limit is no card" if row.gpu == "limit" else "not supported"
         return msgspec.structs.replace(row, speed_missing=missing)
-    if not isinstance(found, Speed):
+    if not isinstance(found, PredictedSpeed):
         return msgspec.structs.replace(row, speed_missing=found or "")
-    return msgspec.structs.replace(
-        row, speed=found, speed_note=note, relative_speed=relative({"": found}, unit)[""]
-    )
+    return msgspec.structs.replace(row, speed=found, speed_note=note, relative_speed=relative({"": found}, unit)[""])
 
 
 def _ranked_with_speed(
     rows: Iterable[RankRow],
     cards: Sequence[catalogue.Gpu],
-    speeds: Mapping[str, Mapping[str, Speed | str]],
+    speeds: Mapping[str, Mapping[str, PredictedSpeed | str]],
     ratios: Mapping[str, Mapping[str, float | None]],
 ) -> Iterator[RankRow]:
     ids = {card.name: card.id for card in cards}
@@ -310,7 +312,7 @@ def _ranked_with_speed(
         found = {name: by_card.get(ids[row.gpu], "not supported") for name, by_card in speeds.items()}
         yield msgspec.structs.replace(
             row,
-            speed={name: one if isinstance(one, Speed) else None for name, one in found.items()},
+            speed={name: one if isinstance(one, PredictedSpeed) else None for name, one in found.items()},
             speed_missing={name: one for name, one in found.items() if isinstance(one, str)},
             relative_speed={name: by_card.get(ids[row.gpu]) for name, by_card in ratios.items()},
         )

@@ -10,7 +10,7 @@ from importlib import resources
 import msgspec
 
 
-class Bar(msgspec.Struct, frozen=True, kw_only=True):
+class SpeedBar(msgspec.Struct, frozen=True, kw_only=True):
     """A bar, with what was reached."""
 
     title: str
@@ -19,7 +19,7 @@ class Bar(msgspec.Struct, frozen=True, kw_only=True):
     met: bool
 
 
-class Errors(msgspec.Struct, frozen=True, kw_only=True):
+class SpeedErrors(msgspec.Struct, frozen=True, kw_only=True):
     """Sizes of the relative errors of some step times."""
 
     title: str
@@ -34,8 +34,8 @@ class SpeedAccuracy(msgspec.Struct, frozen=True, kw_only=True):
 
     date: str
     fitted_on: tuple[str, ...]
-    bars: tuple[Bar, ...]
-    errors: tuple[Errors, ...]
+    bars: tuple[SpeedBar, ...]
+    errors: tuple[SpeedErrors, ...]
 
 
 def report() -> SpeedAccuracy:

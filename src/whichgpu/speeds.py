@@ -16,7 +16,7 @@ from whichgpu.predictor import Predictor
 from whichgpu.speed import constants
 from whichgpu.speed.asked import TENSOR_PIPES
 from whichgpu.speed.rates import rates
-from whichgpu.speed.record import Limit, Speed, speed
+from whichgpu.speed.record import Limit, PredictedSpeed, speed
 from whichgpu.speed.step_time import Demand, demand, predict
 
 NAMES = {"fp16": "float16", "bf16": "bfloat16"}
@@ -30,7 +30,7 @@ class Speeds:
         self._predictor = predictor
         self._demands: dict[tuple[str, int], Demand] = {}
 
-    def of(self, card: Gpu, batch_size: int) -> Speed | str:
+    def of(self, card: Gpu, batch_size: int) -> PredictedSpeed | str:
         """The speed at a batch size, or why none can be predicted."""
         if batch_size < 1:
             return "not even batch size 1 fits"
@@ -89,17 +89,19 @@ class Speeds:
         return self._demands[name, batch_size]
 
 
-def relative(speeds: Mapping[str, Speed | str], baseline: Speed | str | None) -> dict[str, float | None]:
+def relative(
+    speeds: Mapping[str, PredictedSpeed | str], baseline: PredictedSpeed | str | None
+) -> dict[str, float | None]:
     """Samples per second as a ratio to a card's, each at its own largest batch; None where one of the two is unknown."""
-    if not isinstance(baseline, Speed):
+    if not isinstance(baseline, PredictedSpeed):
         return dict.fromkeys(speeds)
     return {
-        name: round(found.samples_per_s / baseline.samples_per_s, 3) if isinstance(found, Speed) else None
+        name: round(found.samples_per_s / baseline.samples_per_s, 3) if isinstance(found, PredictedSpeed) else None
         for name, found in speeds.items()
     }
 
 
-def notes(missing: Mapping[str, Speed | str], cards: Sequence[Gpu]) -> Iterator[str]:
+def notes(missing: Mapping[str, PredictedSpeed | str], cards: Sequence[Gpu]) -> Iterator[str]:
     """Of which cards no speed is predicted though the step fits, and why, cards with the same reason together."""
     reasons: dict[str, list[str]] = {}
     for card in cards:

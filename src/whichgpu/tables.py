@@ -264,7 +264,9 @@ def from_rank(report: RankReport, gpus: Collection[str] | None = None) -> Figure
         basis="predicted",
         source=f"steps traced with {', '.join(versions) or 'an unknown torch'}",
         cards=tuple(cards),
-        lines=tuple(Line(workload=name, name=name, batch_unit="samples", rate_unit="samples/s") for name in report.workloads),
+        lines=tuple(
+            Line(workload=name, name=name, batch_unit="samples", rate_unit="samples/s") for name in report.workloads
+        ),
         figures=tuple(tuple(_predicted(row, name) for row in rows) for name in report.workloads),
         notes=(*report.notes, *left_out),
     )

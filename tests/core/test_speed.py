@@ -162,10 +162,10 @@ def test_no_product_is_faster_than_the_card(rows: int, inner: int, columns: int)
 
 @given(rows=sizes, inner=sizes, columns=sizes)
 def test_half_precision_on_tensor_cores_is_never_slower(rows: int, inner: int, columns: int) -> None:
-    """Fewer bytes and a higher rate."""
-    single, half = (costs(product(rows, inner, columns, dtype))[0] for dtype in ("float32", "bfloat16"))
+    """Fewer bytes and a higher rate, where rows are multiples of 16 bytes; launches were measured to differ by parts of 1 us."""
+    single, half = (costs(product(8 * rows, 8 * inner, 8 * columns, dtype))[0] for dtype in ("float32", "bfloat16"))
 
-    assert kernel_seconds(half, card(), CONSTANTS) <= kernel_seconds(single, card(), CONSTANTS) * 1.001
+    assert kernel_seconds(half, card(), CONSTANTS) <= kernel_seconds(single, card(), CONSTANTS) + 0.5e-6
 
 
 @given(count=st.integers(1, 2**28))

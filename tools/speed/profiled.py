@@ -52,7 +52,7 @@ class ByClass(NamedTuple):
 
 def class_of_operator(name: str) -> str:
     """The class of an operator as a profile names it."""
-    short = name.split("::")[-1]
+    short = name.rsplit("::", maxsplit=1)[-1]
     for found, starts, _ in _CLASSES:
         if any(short == start or (len(start) > 5 and short.startswith(start)) for start in starts):
             return found

@@ -40,7 +40,10 @@ NEUSIGHT = "NeuSight (Georgia Institute of Technology, 2025), PyTorch 2.1, CUDA 
 
 
 H200_STEPS = Path(__file__).parent / "data" / "h200_steps.jsonl"
-QUEUE, WAITS = 1000, 0.7  # launches that a queue takes; shares of the GPU's time from which a full one may have held the host up
+QUEUE, WAITS = (
+    1000,
+    0.7,
+)  # launches that a queue takes; shares of the GPU's time from which a full one may have held the host up
 _PYTORCHS = {f"cudnn_{kind}": kind for name in ("batch_norm", "batch_norm_backward") for kind in (name, f"{name}_last")}
 H200 = "operators on an H200, PyTorch 2.11"
 H200_OPS = Path(__file__).parent / "data" / "h200_ops.jsonl.xz"
@@ -179,7 +182,7 @@ def host_times(steps: Iterable[Step]) -> Iterator[Measured]:
     measured = {(row["name"], row["batch_size"]): row for row in map(json.loads, H200_STEPS.open()) if "name" in row}
     for step in steps:
         row = measured.get((step.workload.removeprefix("truth:"), step.batch_size))
-        if row is None or row["host_s"] > WAITS * row.get("busy_s", 0.0) and row.get("kernels", 0) > QUEUE:
+        if row is None or (row["host_s"] > WAITS * row.get("busy_s", 0.0) and row.get("kernels", 0) > QUEUE):
             continue
         card = card_named(step.card)
         yield Measured(step.table, "host", card, tuple(step.asked.costs), row["host_s"], asked=step.asked, host=True)

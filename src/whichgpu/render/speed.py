@@ -8,15 +8,15 @@ from rich.console import Console
 
 from whichgpu import text
 from whichgpu.render.common import add_column, dense_table, narrow_if_needed, print_section
-from whichgpu.speed.record import Speed
+from whichgpu.speed.record import PredictedSpeed
 from whichgpu.speed_accuracy import SpeedAccuracy
 
 SHOWN = 12
 _LIMITS = {"compute": "arithmetic", "memory": "memory", "host": "the host"}
-Row = tuple[str, Speed | None, float | None]  # card, its speed, and that as a ratio to the baseline's
+Row = tuple[str, PredictedSpeed | None, float | None]  # card, its speed, and that as a ratio to the baseline's
 
 
-def speed_facts(found: Speed, ratio: float | None, baseline: str | None, note: str) -> list[tuple[str, str]]:
+def speed_facts(found: PredictedSpeed, ratio: float | None, baseline: str | None, note: str) -> list[tuple[str, str]]:
     """A card's speed, as titles with what is said of them."""
     size = text.format_count(found.batch_size)
     rate = f"{format_rate(found.samples_per_s)} samples/s at batch size {size}, predicted"
@@ -64,8 +64,10 @@ def _ratio(ratio: float | None, compared: bool) -> Sequence[str]:
 
 
 def format_rate(rate: float) -> str:
-    """Three digits: "1,230", "45.6", "0.789"."""
-    if rate >= 100:  # noqa: PLR2004
+    """Three digits: "1,230", "45.6", "0.789", "3.64 M"."""
+    if rate >= 999_500:  # noqa: PLR2004
+        return f"{float(f'{rate / 1e6:.3g}'):,g} M"
+    if rate >= 100:
         return f"{float(f'{rate:.3g}'):,.0f}"
     return f"{rate:.3g}"
 

@@ -15,7 +15,7 @@ from math import ceil, gcd, prod
 from typing import NamedTuple
 
 from whichgpu.speed.asked import DTYPE_BYTES, TENSOR_PIPES, Cost, Product, pipe_of, tensor_bytes, total
-from whichgpu.speed.memory_bound import WITHOUT_KERNEL, by_memory
+from whichgpu.speed.memory_bound import WITHOUT_KERNEL, by_memory, plain
 from whichgpu.trace import Op, Tensor
 
 # ATen/native/cuda/MultiTensorApply.cuh: how many tensors one launch takes, by the number of lists; blocks and elements of each
@@ -40,7 +40,17 @@ _ATTENTION = ("flash", "efficient", "cudnn", "fused", "math")
 
 
 def costs(op: Op, *, tf32_matmul: bool = False) -> tuple[Cost, ...]:
-    """What an operator asks of a GPU; empty where it launches no kernel."""
+    """What an operator asks of a GPU; empty where it launches no kernel.
+
+    One whose tensors are not those that its name promises, as variants of operators have them, counts as elementwise.
+    """
+    try:
+        return _costs(op, tf32_matmul)
+    except (IndexError, ValueError, ZeroDivisionError):
+        return (plain(op),)
+
+
+def _costs(op: Op, tf32_matmul: bool) -> tuple[Cost, ...]:
     base = op.name.split(".")[1] if op.name.count(".") > 1 else op.name
     if base in WITHOUT_KERNEL:
         return ()

@@ -23,7 +23,10 @@ CUTS = (1, 2, 4, 8, 16, 32)
 _SHARPNESS = 4.0  # of the change between limits; 1 adds them, infinity takes the larger
 _MANY_LANES = 96  # multiprocessors of 128 lanes share schedulers and registers that feed 64 elsewhere
 HALVES = ("fp16", "bf16")
-_PACE, _START = 1.8, 0.0  # where nothing was measured: elements a clock and multiprocessor, microseconds of a launch (logarithms)
+_PACE, _START = (
+    1.8,
+    0.0,
+)  # where nothing was measured: elements a clock and multiprocessor, microseconds of a launch (logarithms)
 
 
 def sustained_flops(rates: Rates, pipe: str, constants: Constants) -> float:
@@ -51,7 +54,9 @@ def product_seconds(
         return 0.0
     best = float("inf")
     processors = rates.multiprocessors
-    depth = exp(constants["shape.depth"] + constants.get(f"shape.depth.{group}", 0.0))  # inner steps that beginning and ending a tile cost
+    depth = exp(
+        constants["shape.depth"] + constants.get(f"shape.depth.{group}", 0.0)
+    )  # inner steps that beginning and ending a tile cost
     smooth = constants["shape.smooth"]
     small = constants["shape.small"] + constants.get(f"shape.small.{group}", 0.0)
     for number, (high, wide) in enumerate(TILES):
@@ -122,7 +127,9 @@ def _computed_seconds(cost: Cost, product: Product, rates: Rates, constants: Con
     group = "fp32" if cost.pipe in rates.emulated else "half" if cost.pipe in HALVES else cost.pipe
     rate = sustained_flops(rates, cost.pipe, constants) * exp(constants.get(f"product.{cost.kind}", 0.0))
     rate *= exp(constants.get(f"product.{cost.kind}.{group}", 0.0))
-    times = cost.kernels / 2 if cost.kind == "recurrent" else 1  # one step after the other, a product and its gates each
+    times = (
+        cost.kernels / 2 if cost.kind == "recurrent" else 1
+    )  # one step after the other, a product and its gates each
     if cost.parts:
         arithmetic = cost.flops / rate * _whole_waves(cost.parts / rates.multiprocessors, constants)
     else:

@@ -95,6 +95,11 @@ def by_memory(op: Op, base: str) -> Cost:
     return _of_kind(kind, op, moved, units)
 
 
+def plain(op: Op) -> Cost:
+    """An operator of which nothing is known but its tensors."""
+    return _cost("elementwise", op, total(op.inputs) + total(op.outputs), _elements((*op.inputs, *op.outputs)))
+
+
 def _of_kind(kind: str, op: Op, moved: int, units: int) -> Cost:
     """Kinds whose kernels depend on shapes and layouts."""
     if kind == "elementwise":
@@ -174,7 +179,9 @@ def _scatter(op: Op, base: str) -> Cost:
     kernels = 1 if base.endswith("_") else 2
     if base not in _SORTED_SCATTERS:
         return _cost("scatter", op, touched + copied, _elements(op.inputs[1:]), kernels=kernels)
-    whole = values is not None and values.shape[-1:] == op.inputs[0].shape[-1:]  # rows stay whole, or else single elements
+    whole = (
+        values is not None and values.shape[-1:] == op.inputs[0].shape[-1:]
+    )  # rows stay whole, or else single elements
     rows = prod(values.shape[: -1 if whole else None]) if values is not None else 1
     return _cost("scatter_sorted", op, touched + copied, rows, kernels=kernels)
 

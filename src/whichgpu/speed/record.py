@@ -11,7 +11,7 @@ from whichgpu.speed.step_time import interval_s
 Limit = Literal["compute", "memory", "host"]
 
 
-class Speed(msgspec.Struct, frozen=True, kw_only=True):
+class PredictedSpeed(msgspec.Struct, frozen=True, kw_only=True):
     """A training step on a card at one batch size; the interval holds about 80 % of the time."""
 
     basis: Literal["predicted"] = "predicted"
@@ -25,10 +25,10 @@ class Speed(msgspec.Struct, frozen=True, kw_only=True):
     limit: Limit  # what takes longest: arithmetic, memory bandwidth, or the host that launches kernels
 
 
-def speed(batch_size: int, step_s: float, half_width: float, limit: Limit) -> Speed:
+def speed(batch_size: int, step_s: float, half_width: float, limit: Limit) -> PredictedSpeed:
     """A step time within so much of its logarithm, as a record."""
     low_s, high_s = interval_s(step_s, half_width)
-    return Speed(
+    return PredictedSpeed(
         batch_size=batch_size,
         step_s=_rounded(step_s),
         step_low_s=_rounded(low_s),
