@@ -1,6 +1,10 @@
 """Predicted against kept steps (tools/speed/data): errors by table and workload, and how often the order of two cards is right.
 
-python tools/compare_steps.py [--constants FILE] [--verbose]
+    python tools/compare_steps.py [--constants FILE] [--verbose]
+    python tools/compare_steps.py --write
+
+The second writes the intervals' widths, docs/speed.md and data/speed_accuracy.json from the constants that ship, the kept steps
+and the predictions of left-out cards (tools/fit_speed.py --folds).
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from speed.sources import H200_STEPS, card_named
+from speed.sources import card_named, timed_steps
 from speed.steps import Step, load
 from whichgpu.speed import constants
 from whichgpu.speed.step_time import Demand, predict
@@ -51,7 +55,7 @@ def predicted(steps: Iterable[Step], values: dict[str, float]) -> list[Pair]:
 
 
 def report(pairs: list[Pair]) -> None:
-    """SpeedErrors by table and workload: as they are, and about one factor for all cards of the row."""
+    """Errors by table and workload: as they are, and about one factor for all cards of the row."""
     groups: dict[tuple[str, str], list[Pair]] = {}
     for step, seconds in pairs:
         groups.setdefault((step.table, step.workload), []).append((step, seconds))
@@ -129,7 +133,7 @@ class Found(NamedTuple):
 
     def by_gpu(self, limited: bool) -> list[tuple[float, float]]:
         """Of an H200's steps that were not fitted: those whose measured time the GPU fills, or the others."""
-        busy = {(row["name"], row["batch_size"]): row for row in map(json.loads, H200_STEPS.open()) if "busy_s" in row}
+        busy = {key: row for key, row in timed_steps().items() if "busy_s" in row}
         found = []
         for step, seconds in self.everything:
             row = busy.get((step.workload.removeprefix("truth:"), step.batch_size))
@@ -226,7 +230,7 @@ def page() -> str:
         "",
         *_BAR_WORDS,
         "",
-        "## SpeedErrors",
+        "## Errors",
         "",
         "| step times | fitted to | steps | median | 90th percentile |",
     ]

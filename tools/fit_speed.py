@@ -12,13 +12,13 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable, Iterable
-from math import log
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
 from compare_steps import LEFT_OUT, LeftOut, predicted, summary
+from speed.fitting import LAUNCH, Fitting, Points
 from speed.sources import (
     H200,
     Measured,
@@ -30,10 +30,6 @@ from speed.sources import (
     profiled_steps,
 )
 from speed.steps import load
-from whichgpu.speed.asked import Cost
-from whichgpu.speed.host import host_seconds
-from whichgpu.speed.kernels import join, kernel_seconds
-from whichgpu.speed.rates import Rates
 
 STEPS = ["Lambda 2020-2025", "H200 truth"]
 OUT = Path(__file__).parents[1] / "src" / "whichgpu" / "data" / "speed.json"
@@ -59,6 +55,7 @@ PRIORS: dict[str, tuple[float, float]] = {
     "power.tf32": (1.2, 0.3),
     "power.half": (1.9, 0.3),
     "memory.product": (-0.3, 0.3),
+    "memory.layout": (-0.3, 0.3),
     "host.forward": (35.0, 10.0),
     "host.forward_copy": (15.0, 7.0),
     "host.forward_kernel": (30.0, 10.0),
@@ -82,167 +79,32 @@ STEP_WEIGHT = 2.0  # of a whole step among operators
 # out and on architectures left out, rounded up
 SPREAD = {"card": 0.21, "architecture": 0.23, "none": 0.27}
 FEW = 3  # of an H200's operators one of so many, where many fits are made
-STEP = 1e-3  # that constants are moved by, for slopes
-GROUPS = ("half", "tf32")
-LARGE = 0.25  # deviation from which a point counts less
+# beginnings of the names of constants whose value is not known before -> value, how sure we are of it
+RULES: tuple[tuple[str, tuple[float, float]], ...] = (
+    ("factor.", (0.0, FACTOR)),
+    ("launch.", (LAUNCH, 1.0)),
+    ("bandwidth.", (0.0, ARCHITECTURE)),
+    ("peak.", (0.0, ARCHITECTURE)),
+    ("memory.depthwise", (-0.7, 1.0)),
+    ("memory.", (-0.35, KIND)),
+    ("start.", (0.0, 0.7)),
+    ("units.", (1.8, 2.0)),
+    ("product.", (0.0, KIND)),
+)
 
 
-def names_in(points: Iterable[Measured]) -> dict[str, tuple[float, float]]:
-    """The constants that these points speak of, with their priors."""
-    found = dict(PRIORS)
-    for point in points:
-        if point.factor:
-            found[f"factor.{point.factor}"] = (0.0, FACTOR)
-        if point.start:
-            found[f"launch.{point.start}"] = (log(30e-6), 1.0)
-        found[f"bandwidth.{point.card.architecture}"] = (0.0, ARCHITECTURE)
-        for cost in point.costs:
-            if cost.product is None:
-                found[f"memory.{cost.kind}"] = (-0.35, KIND)
-                found[f"start.{cost.kind}"] = (0.0, 0.7)
-                if cost.units:
-                    found[f"units.{cost.kind}"] = (1.8, 2.0)
-                continue
-            group = "half" if cost.pipe in ("fp16", "bf16") else cost.pipe
-            emulated = cost.pipe in point.card.emulated
-            found[f"peak.{'fp32' if emulated else group}.{point.card.architecture}"] = (0.0, ARCHITECTURE)
-            if cost.kind != "product":
-                found[f"product.{cost.kind}"] = (0.0, KIND)
-            if group != "fp32":
-                found[f"product.{cost.kind}.{group}"] = (0.0, 0.3)
-            if cost.kind.startswith(("convolution", "grouped")) and group != "fp32":
-                found["memory.layout"] = (-0.3, 0.3)
-            if "depthwise" in cost.kind:
-                found[f"memory.{cost.kind}"] = (-0.7, 1.0)
-    return found
-
-
-def predicted_seconds(point: Measured, constants: dict[str, float]) -> float:
-    """What the model says of a point, the launch that was measured with it included."""
-    return _whole(point, _each(point, constants), constants)
-
-
-def _each(point: Measured, constants: dict[str, float]) -> np.ndarray:
-    """Seconds of each cost of a point, as often as it occurs."""
-    if point.host:
-        return np.zeros(0)
-    seconds = (kernel_seconds(cost, point.card, constants) for cost in point.costs)
-    return np.fromiter(seconds, float, len(point.costs)) * _times(point)
-
-
-def _times(point: Measured) -> np.ndarray:
-    if point.asked is not None:
-        return np.array([*point.asked.costs.values()], float)
-    return np.array(point.times or (1.0,) * len(point.costs), float)
-
-
-def _whole(point: Measured, each: np.ndarray, constants: dict[str, float]) -> float:
-    if point.asked is None:
-        launch = float(np.exp(constants[f"launch.{point.start}"])) if point.start else 0.0
-        return float(each.sum()) + launch
-    host_s = host_seconds(point.asked.launches, constants)
-    if point.host:
-        return host_s
-    return join(float(each.sum()), host_s) * float(np.exp(constants.get(f"factor.{point.factor}", 0.0)))
+def prior(name: str) -> tuple[float, float]:
+    """A constant's prior: its value and how sure we are of it (standard deviation)."""
+    if name in PRIORS:
+        return PRIORS[name]
+    if name.startswith("product.") and name.count(".") > 1:
+        return 0.0, 0.3
+    return next(found for start, found in RULES if name.startswith(start))
 
 
 def fit(points: list[Measured], rounds: int = 12, say: Callable[[str], None] = print) -> dict[str, float]:
     """Constants by damped Gauss-Newton steps."""
-    priors = names_in(points)
-    names = list(priors)
-    centre = np.array([priors[name][0] for name in names])
-    width = np.array([priors[name][1] for name in names])
-    touches = [_touching(name, points) for name in names]
-    weights = _weights(points)
-    target = np.array([log(point.seconds) for point in points])
-
-    def deviations(values: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
-        constants = dict(zip(names, map(float, values), strict=True))
-        each = [_each(point, constants) for point in points]
-        whole = [log(_whole(point, found, constants)) for point, found in zip(points, each, strict=True)]
-        return np.array(whole) - target, each
-
-    def column(number: int, values: np.ndarray, current: np.ndarray, each: list[np.ndarray]) -> np.ndarray:
-        """How deviations change with a constant: only the costs that it has to do with are worked out again."""
-        found = np.zeros(len(points))
-        moved = values.copy()
-        moved[number] += STEP
-        constants = dict(zip(names, map(float, moved), strict=True))
-        for row, which in touches[number].items():
-            point, parts = points[row], each[row].copy()
-            times = _times(point)
-            for place in which:
-                parts[place] = times[place] * kernel_seconds(point.costs[place], point.card, constants)
-            found[row] = (log(_whole(point, parts, constants)) - target[row] - current[row]) / STEP
-        return found
-
-    values, damping = centre.copy(), 1e-2
-    current, each = deviations(values)
-
-    def loss(found: np.ndarray, at: np.ndarray) -> float:
-        small = np.abs(found)
-        robust = np.where(small < LARGE, found**2 / 2, LARGE * (small - LARGE / 2))
-        return float(np.sum(weights * robust) / 0.2**2 + np.sum(((at - centre) / width) ** 2) / 2)
-
-    best = loss(current, values)
-    for number in range(rounds):
-        jacobian = np.stack([column(at, values, current, each) for at in range(len(names))], axis=1)
-        robust = weights * np.where(np.abs(current) < LARGE, 1.0, LARGE / np.maximum(np.abs(current), 1e-9)) / 0.2**2
-        hessian = jacobian.T @ (jacobian * robust[:, None]) + np.diag(1 / width**2)
-        slope = jacobian.T @ (current * robust) + (values - centre) / width**2
-        for _ in range(6):
-            step = np.linalg.solve(hessian + damping * np.diag(np.diag(hessian)), -slope)
-            there = values + np.clip(step, -1.0, 1.0)
-            found, found_each = deviations(there)
-            reached = loss(found, there)
-            if reached < best:
-                damping = max(damping / 5, 1e-6)
-                break
-            damping *= 8
-        else:
-            break
-        gained = best - reached
-        values, current, each, best = there, found, found_each, reached
-        say(f"round {number}: loss {best:.1f}, median |error| {np.median(np.abs(current)):.3f}")
-        if gained < 1e-3 * best:
-            break
-    return dict(zip(names, map(float, values), strict=True))
-
-
-def _touching(name: str, points: list[Measured]) -> dict[int, list[int]]:
-    """Points that a constant has to do with, each with its costs for which that is so."""
-    first, _, rest = name.partition(".")
-    found: dict[int, list[int]] = {}
-    for row, point in enumerate(points):
-        if first in ("launch", "factor"):
-            if rest == (point.start if first == "launch" else point.factor):
-                found[row] = []
-        elif first == "host":
-            if point.asked is not None:
-                found[row] = []
-        elif not point.host:
-            which = [place for place, cost in enumerate(point.costs) if _speaks(first, rest, cost, point.card)]
-            if which:
-                found[row] = which
-    return found
-
-
-def _speaks(first: str, rest: str, cost: Cost, card: Rates) -> bool:
-    """Whether a constant takes part in a cost on a card."""
-    head, _, tail = rest.partition(".")
-    if first == "bandwidth":
-        return card.architecture == rest
-    if first == "ramp" or (first, rest) == ("start", ""):
-        return True
-    if (first, rest) == ("memory", "layout"):
-        return cost.kind.startswith(("conv", "grouped"))
-    if first in ("memory", "units", "start", "product") and rest not in GROUPS:
-        return head == cost.kind or (first == "memory" and rest == "product" and cost.product is not None)
-    if cost.product is None:
-        return False
-    if first == "peak" and tail:
-        return tail == card.architecture
-    return True
+    return Fitting(points, _weights(points), prior).run(rounds, say)
 
 
 def _weights(points: list[Measured]) -> np.ndarray:
@@ -264,11 +126,10 @@ def _weight(point: Measured, alike: int) -> float:
 def report(points: list[Measured], constants: dict[str, float], title: str) -> None:
     """Errors by kind and card."""
     errors: dict[tuple[str, str], list[float]] = {}
-    for point in points:
-        known = {f"launch.{point.start}": log(30e-6), f"factor.{point.factor}": 0.0, **constants}
-        errors.setdefault((point.group, point.card.name), []).append(
-            predicted_seconds(point, known) / point.seconds - 1
-        )
+    asked = Points(points, prior)
+    seconds = asked.predicted(asked.kernel_seconds(constants, prior), constants)
+    for point, predicted_s in zip(points, seconds, strict=True):
+        errors.setdefault((point.group, point.card.name), []).append(predicted_s / point.seconds - 1)
     print(title)
     for (group, card), found in sorted(errors.items()):
         size = np.abs(found)

@@ -79,7 +79,8 @@ def test_cards_without_a_speed_are_told_with_the_reason_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rate", "words"), [(0.7891, "0.789"), (12.34, "12.3"), (1234.0, "1,230"), (99_950.0, "100,000"), (3_641_000.0, "3.64 M")]
+    ("rate", "words"),
+    [(0.7891, "0.789"), (12.34, "12.3"), (1234.0, "1,230"), (99_950.0, "100,000"), (3_641_000.0, "3.64 M")],
 )
 def test_rates_have_three_digits(rate: float, words: str) -> None:
     """No more than a prediction keeps, and never in powers of ten."""

@@ -40,10 +40,8 @@ NEUSIGHT = "NeuSight (Georgia Institute of Technology, 2025), PyTorch 2.1, CUDA 
 
 
 H200_STEPS = Path(__file__).parent / "data" / "h200_steps.jsonl"
-QUEUE, WAITS = (
-    1000,
-    0.7,
-)  # launches that a queue takes; shares of the GPU's time from which a full one may have held the host up
+# launches that a queue takes; share of the GPU's time from which a full one may have held the host up
+QUEUE, WAITS = 1000, 0.7
 _PYTORCHS = {f"cudnn_{kind}": kind for name in ("batch_norm", "batch_norm_backward") for kind in (name, f"{name}_last")}
 H200 = "operators on an H200, PyTorch 2.11"
 H200_OPS = Path(__file__).parent / "data" / "h200_ops.jsonl.xz"
@@ -62,6 +60,12 @@ class Measured(NamedTuple):
     factor: str = ""  # whose other implementation is in the seconds: likewise
     host: bool = False  # the seconds are those of the host, to queue the step
     times: tuple[int, ...] = ()  # how often each of the costs, where that is not once
+
+    def counted(self) -> Iterator[tuple[Cost, int]]:
+        """The costs, and how often each."""
+        if self.asked is not None:
+            return iter(self.asked.costs.items())
+        return zip(self.costs, self.times or (1,) * len(self.costs), strict=True)
 
 
 @cache
@@ -154,9 +158,8 @@ def measured_ops(path: Path = H200_OPS, card: str = "H200 SXM 141GB") -> Iterato
             if "warm_us" not in row:
                 continue
             found = costs(operator(row), tf32_matmul=row["tf32"])
-            seconds = (
-                row["warm_us"] * row.get("cold_us", row["warm_us"])
-            ) ** 0.5 / 1e6  # in steps some are, some are not
+            # in steps some operands are still in the cache, some are not
+            seconds = (row["warm_us"] * row.get("cold_us", row["warm_us"])) ** 0.5 / 1e6
             # called by its name PyTorch's own kernel runs, where a step takes cuDNN's
             found = tuple(cost._replace(kind=_PYTORCHS.get(cost.kind, cost.kind)) for cost in found)
             if found:
@@ -177,9 +180,15 @@ def profiled_steps(steps: Iterable[Step]) -> Iterator[Measured]:
             )  # fmt: skip
 
 
+def timed_steps() -> dict[tuple[str, int], dict[str, Any]]:
+    """Rows of tools/measure_steps.py by workload and batch size."""
+    rows = map(json.loads, H200_STEPS.read_text().splitlines())
+    return {(row["name"], row["batch_size"]): row for row in rows if "step_s" in row}
+
+
 def host_times(steps: Iterable[Step]) -> Iterator[Measured]:
     """What the host took to queue steps of an H200, where it did not wait for the card."""
-    measured = {(row["name"], row["batch_size"]): row for row in map(json.loads, H200_STEPS.open()) if "name" in row}
+    measured = timed_steps()
     for step in steps:
         row = measured.get((step.workload.removeprefix("truth:"), step.batch_size))
         if row is None or (row["host_s"] > WAITS * row.get("busy_s", 0.0) and row.get("kernels", 0) > QUEUE):

@@ -65,7 +65,7 @@ def _ratio(ratio: float | None, compared: bool) -> Sequence[str]:
 
 def format_rate(rate: float) -> str:
     """Three digits: "1,230", "45.6", "0.789", "3.64 M"."""
-    if rate >= 999_500:  # noqa: PLR2004
+    if rate >= 999_500:
         return f"{float(f'{rate / 1e6:.3g}'):,g} M"
     if rate >= 100:
         return f"{float(f'{rate:.3g}'):,.0f}"

@@ -16,15 +16,8 @@ KINDS = (
     "many", "tensor", "cell",
 )  # fmt: skip
 _COPIES = frozenset({"_to_copy", "copy_", "clone", "convert_element_type"})
-_KERNELS = (
-    "mm",
-    "addmm",
-    "bmm",
-    "baddbmm",
-    "convolution",
-    "native_",
-    "_scaled_dot_product",
-)  # one call, little around it
+# one call, little around it
+_KERNELS = ("mm", "addmm", "bmm", "baddbmm", "convolution", "native_", "_scaled_dot_product")
 
 
 def launches(ops: Iterable[Op]) -> dict[str, int]:

@@ -179,9 +179,8 @@ def _scatter(op: Op, base: str) -> Cost:
     kernels = 1 if base.endswith("_") else 2
     if base not in _SORTED_SCATTERS:
         return _cost("scatter", op, touched + copied, _elements(op.inputs[1:]), kernels=kernels)
-    whole = (
-        values is not None and values.shape[-1:] == op.inputs[0].shape[-1:]
-    )  # rows stay whole, or else single elements
+    # rows stay whole, or else single elements
+    whole = values is not None and values.shape[-1:] == op.inputs[0].shape[-1:]
     rows = prod(values.shape[: -1 if whole else None]) if values is not None else 1
     return _cost("scatter_sorted", op, touched + copied, rows, kernels=kernels)
 
