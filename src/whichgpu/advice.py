@@ -72,9 +72,8 @@ class FitRow(msgspec.Struct, frozen=True, kw_only=True):
     speed: PredictedSpeed | None = None  # at the largest batch that likely fits
     speed_missing: str = ""  # why it is unknown
     speed_note: str = ""  # arithmetic that the card does not have and computes otherwise
-    relative_speed: float | None = (
-        None  # samples per second as a ratio to the baseline's, each at its own largest batch
-    )
+    # samples per second as a ratio to the baseline's, each at its own largest batch
+    relative_speed: float | None = None
 
 
 class FitReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -49,16 +49,16 @@ def fit(
     of the catalogue; cards that are named are answered exactly. `memory_limit_bytes` asks about PyTorch's allocator limited
     to so much, by the rules of the first card that is named, and besides only about cards that are named. `optimizer`
     ("adamw", "sgd", ...) replaces that of a library's model or of the zoo. `baseline` names the card whose speed is 1, by
-    default the Quadro RTX 8000 where it is among those asked about. `cache=False` traces again and keeps nothing on disk. `on_progress` is called with a line now and then. `timeout_s` seconds at most
-    may pass while the workload is loaded, and at each batch size that is traced. Raises subclasses of
-    WhichGpuError.
+    default the Quadro RTX 8000 where it is among those asked about. `cache=False` traces again and keeps nothing on disk.
+    `on_progress` is called with a line now and then. `timeout_s` seconds at most may pass while the workload is loaded, and
+    at each batch size that is traced. Raises subclasses of WhichGpuError.
     """
     arguments.check_name(name)
     arguments.check_batch_size(batch_size)
     arguments.check_memory_limit(memory_limit_bytes)
     arguments.check_gpus(gpus)
     cards = catalogue.load()
-    compared = cards.find(baseline) if baseline is not None else None
+    compared = _baseline(cards, baseline)
     named = {card.id: card for card in map(cards.find, gpus or ())}  # a card named twice is answered once
     limited = memory_limit_bytes is not None
     chosen = list(named.values()) if gpus or limited else [card for card in cards.gpus if card.cuda]
@@ -88,7 +88,9 @@ def fit(
         if predictor.confirm(row.max_batch_size, most.capability):
             found = answers()
         speeds = _speeds(
-            predictor, {card.id: (card, row.max_batch_size) for card, row in found if row.gpu != "limit"}, on_progress
+            predictor,
+            {card.id: (card, row.max_batch_size) for card, row in found if row.gpu != "limit" and row.supported},
+            on_progress,
         )
         unit = compared or next((card for card in chosen if card.name == BASELINE), None)
         of_unit = _speeds_of(predictor, unit, speeds)
@@ -107,6 +109,7 @@ def fit(
                 *([_limit_note(limit_card)] if limited else []),
                 *_unbounded(row.max_batch_size for row in report),
                 *speed_notes(speeds, chosen),
+                *_no_baseline(unit, of_unit),
                 *([] if gpus or limited else advice.left_out(cards.gpus)),
             ),
         )
@@ -236,7 +239,7 @@ def rank(
     cards = catalogue.load()
     wanted = None if gpus is None else {cards.find(gpu).id for gpu in gpus}
     chosen = [card for card in cards.gpus if card.cuda and (wanted is None or card.id in wanted)]
-    unit = cards.find(baseline) if baseline is not None else next((c for c in chosen if c.name == BASELINE), None)
+    unit = _baseline(cards, baseline) or next((c for c in chosen if c.name == BASELINE), None)
     if not chosen:
         raise InputError(f"no card of those asked for has CUDA: {', '.join(gpus or ())}")
     answers: dict[str, dict[str, advice.Largest]] = {}
@@ -254,10 +257,12 @@ def rank(
             answers[ref.text] = largest
             sizes = {card.id: (card, largest[card.id].batch_size) for card in chosen if not largest[card.id].problems}
             speeds[ref.text] = _speeds(predictor, sizes, told_of)
-            ratios[ref.text] = relative(speeds[ref.text], _speeds_of(predictor, unit, speeds[ref.text]))
+            of_unit = _speeds_of(predictor, unit, speeds[ref.text])
+            ratios[ref.text] = relative(speeds[ref.text], of_unit)
             traces[ref.text] = predictor.info()
             unbounded = _unbounded(one.batch_size for one in largest.values())
-            told = (*predictor.notes(), *unbounded, *speed_notes(speeds[ref.text], chosen))
+            missing = (*speed_notes(speeds[ref.text], chosen), *_no_baseline(unit, of_unit))
+            told = (*predictor.notes(), *unbounded, *missing)
             notes += [f"{ref.text}: {note}" for note in told]
     prices = {card.id: (cards.price(card, "buy"), cards.price(card, "rent")) for card in chosen}
     return RankReport(
@@ -268,6 +273,17 @@ def rank(
         baseline=unit.name if unit is not None else None,
         notes=tuple(dict.fromkeys((*notes, *(_taken_for(cards, gpus) if gpus else advice.left_out(cards.gpus))))),
     )
+
+
+def _baseline(cards: catalogue.Catalogue, name: str | None) -> catalogue.Gpu | None:
+    """The card of a name that speeds are compared with; InputError where no speed of it can be predicted."""
+    if name is None:
+        return None
+    arguments.check_gpu(name)
+    card = cards.find(name)
+    if not card.cuda:
+        raise InputError(f"{card.name} has no CUDA, so that its speed is not known; take another --baseline")
+    return card
 
 
 def _speeds(
@@ -284,10 +300,21 @@ def _speeds_of(
     predictor: Predictor, unit: catalogue.Gpu | None, known: Mapping[str, PredictedSpeed | str]
 ) -> PredictedSpeed | str | None:
     """The speed of the baseline, which need not be among the cards that were asked about."""
-    if unit is None or unit.id in known:
-        return None if unit is None else known[unit.id]
+    if unit is None:
+        return None
+    if unit.id in known:
+        return known[unit.id]
+    if lacking := _lacking(unit, advice.dtypes_used(predictor.facts(unit.capability))):
+        return lacking
     room = advice.room_bytes(unit, context_bytes())
     return Speeds(predictor).of(unit, predictor.estimate(unit.capability).largest_batch(room))
+
+
+def _no_baseline(unit: catalogue.Gpu | None, found: PredictedSpeed | str | None) -> list[str]:
+    """What is said where nothing can be compared with the baseline."""
+    if unit is None or not isinstance(found, str):
+        return []
+    return [f"speeds are not compared with the {unit.name}: {found.removeprefix(f'{unit.name}: ')}"]
 
 
 def _with_speed(
@@ -363,9 +390,12 @@ def _unbounded(largest: Iterable[int]) -> list[str]:
 
 def _no_bfloat16(card: catalogue.Gpu | None) -> str | None:
     """Why a card cannot compute in bfloat16; None if it can, or when no card was named."""
-    if card is None:
-        return None
+    return _lacking(card, ["bfloat16"]) if card is not None else None
+
+
+def _lacking(card: catalogue.Gpu, dtypes: Sequence[str]) -> str | None:
+    """Why a card cannot compute in some dtypes, whatever the PyTorch; None if it can."""
     build = installed_torch()
     plain = catalogue.supports(card, build.version, build.cuda)
-    with_it = catalogue.supports(card, build.version, build.cuda, ["bfloat16"])
-    return next((problem for problem in with_it if problem not in plain), None)
+    with_them = catalogue.supports(card, build.version, build.cuda, dtypes)
+    return next((problem for problem in with_them if problem not in plain), None)

@@ -106,8 +106,9 @@ def fit(
 ) -> None:
     """Does a batch fit, and what is the largest that does?
 
-    Says for each card what the peak memory is and what holds it, and how fast it trains at the largest batch, predicted. Without --gpu: for every card of the
-    catalogue that CUDA runs on, grouped by the memory that it is sold with. Traces are kept in the user's cache directory, or below $WHICHGPU_CACHE.
+    Says for each card what the peak memory is and what holds it, and how fast it trains at the largest batch, predicted.
+    Without --gpu: for every card of the catalogue that CUDA runs on, grouped by the memory that it is sold with. Traces
+    are kept in the user's cache directory, or below $WHICHGPU_CACHE.
     """
     size = None if batch_size is None else text.parse_batch_size(batch_size)
     limit = None if memory_limit is None else text.parse_bytes(memory_limit)
@@ -195,7 +196,8 @@ def rank(
 
     Prints the largest batch of each workload on each card of the catalogue that CUDA runs on (* where not even batch size 1
     fits; cards with the same batches share a column), then the cards in three tiers with dated prices to buy
-    and to rent, the cheapest that trains all first, and the fastest cards, predicted. Cards that cannot run it at all come last, with the reason.
+    and to rent, the cheapest that trains all first, and the fastest cards, predicted. Cards that cannot run it at all
+    come last, with the reason.
     """
     from whichgpu import api  # noqa: PLC0415
     from whichgpu.sets import expand  # noqa: PLC0415

@@ -230,6 +230,8 @@ def test_the_errors_that_come_with_the_package_name_missed_bars() -> None:
         (["accuracy", "speed", "--markdown"], "docs/speed.md"),
         (["fit", "resnet50", "--baseline", "no such card"], "no card is called"),
         (["rank", "resnet50", "--baseline", "no such card"], "no card is called"),
+        (["fit", "resnet50", "--baseline", "MI300X"], "has no CUDA"),
+        (["rank", "resnet50", "--baseline", "MI300X"], "has no CUDA"),
     ],
 )
 def test_mistakes_are_told_in_a_line(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,6 +12,7 @@ from whichgpu.speed.record import PredictedSpeed
 from whichgpu.speed_accuracy import SpeedAccuracy
 
 SHOWN = 12
+_USUAL = 76  # below this, what limits a card is left to --json
 _LIMITS = {"compute": "arithmetic", "memory": "memory", "host": "the host"}
 Row = tuple[str, PredictedSpeed | None, float | None]  # card, its speed, and that as a ratio to the baseline's
 
@@ -22,7 +23,7 @@ def speed_facts(found: PredictedSpeed, ratio: float | None, baseline: str | None
     rate = f"{format_rate(found.samples_per_s)} samples/s at batch size {size}, predicted"
     spread = f"between {format_rate(found.samples_per_s_low)} and {format_rate(found.samples_per_s_high)}"
     times = f", {ratio:.2f} times the {baseline}" if ratio is not None and baseline is not None else ""
-    step = f"{_seconds(found.step_s)} (80 %: {_seconds(found.step_low_s)} to {_seconds(found.step_high_s)})"
+    step = f"{text.format_duration(found.step_s)} (80 %: {text.format_duration(found.step_low_s)} to {text.format_duration(found.step_high_s)})"
     facts = [("speed", f"{rate}: {spread}{times}"), ("step time", f"{step}; limited by {_LIMITS[found.limit]}")]
     return [*facts, ("", note)] if note else facts
 
@@ -36,15 +37,21 @@ def print_speeds(title: str, rows: Iterable[Row], baseline: str | None, console:
     shown = known[:SHOWN]
     table = dense_table()
     table.add_column("\nCard", overflow="fold")
-    for column in ("\nBatch>", "Samples\na second>", "80 %\nbetween>", "\nStep>", "Limited\nby"):
+    limits = console.width >= _USUAL
+    for column in ("\nBatch>", "Samples\na second>", "80 %\nbetween>", "\nStep>", *(["Limited\nby"] * limits)):
         add_column(table, column)
     compared = any(ratio is not None for _, _, ratio in shown)
     if compared:
         add_column(table, "Re-\nlative>")
     for gpu, found, ratio in shown:
         ends = f"{format_rate(found.samples_per_s_low)} to {format_rate(found.samples_per_s_high)}"
-        cells = [text.format_count(found.batch_size), format_rate(found.samples_per_s), ends, _seconds(found.step_s)]
-        table.add_row(gpu, *cells, _LIMITS[found.limit], *_ratio(ratio, compared))
+        cells = [
+            text.format_count(found.batch_size),
+            format_rate(found.samples_per_s),
+            ends,
+            text.format_duration(found.step_s),
+        ]
+        table.add_row(gpu, *cells, *([_LIMITS[found.limit]] * limits), *_ratio(ratio, compared))
     narrow_if_needed(table, console)
     print_section(title, "bold", table, console)
     console.print()
@@ -66,16 +73,8 @@ def _ratio(ratio: float | None, compared: bool) -> Sequence[str]:
 def format_rate(rate: float) -> str:
     """Three digits: "1,230", "45.6", "0.789", "3.64 M"."""
     if rate >= 999_500:
-        return f"{float(f'{rate / 1e6:.3g}'):,g} M"
-    if rate >= 100:
-        return f"{float(f'{rate:.3g}'):,.0f}"
-    return f"{rate:.3g}"
-
-
-def _seconds(seconds: float) -> str:
-    if seconds >= 1:
-        return f"{seconds:.3g} s"
-    return f"{format_rate(1e3 * seconds)} ms"
+        return text.format_operations(round(rate))
+    return text.format_rate(float(f"{rate:.3g}"))
 
 
 def print_speed_accuracy(report: SpeedAccuracy, console: Console) -> None:
