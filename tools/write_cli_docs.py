@@ -30,6 +30,7 @@ from whichgpu.comparison import ComparedCell, ComparedRow, Comparison
 from whichgpu.explanation import ExplainReport, Holder, Others, Span
 from whichgpu.remedies import LeftOut, Remedy
 from whichgpu.results import Environment, Measurement
+from whichgpu.runs import Run
 from whichgpu.speed.record import PredictedSpeed
 from whichgpu.speed_accuracy import SpeedAccuracy, SpeedBar, SpeedErrors
 from whichgpu.tables import Cell, Table, TableCard, TableRow, TierRow, TierTable
@@ -110,15 +111,46 @@ MEANINGS: dict[tuple[str, str], str] = {
     ("FitRow", "speed_missing"): "why it is unknown",
     ("FitRow", "speed_note"): "arithmetic that the card does not have and computes at the speed of another",
     ("FitRow", "relative_speed"): "samples per second as a ratio to `baseline`'s, each at its own largest batch",
-    ("PredictedSpeed", "basis"): "where the figures come from",
+    (
+        "FitRow",
+        "best_speed",
+    ): "predicted at the batch size with most samples per second, where that is more than 1 % faster than `max_batch_size`",
+    ("FitRow", "known_speeds"): "measured and published speeds of the workload on the card, at any batch size",
+    ("FitRow", "run"): "what a run of `samples` takes; `null` where it was not asked about, or no speed is known",
+    ("FitReport", "samples"): "of the run that was asked about; `null` without one",
+    ("RankReport", "samples"): "of the run that was asked about; `null` without one",
+    ("RankReport", "sort"): "the order of cards with equal verdicts",
+    ("RankRow", "best_speed"): "by workload, at the batch size with most samples per second, where that is another one",
+    ("RankRow", "run"): "by workload, what a run of `samples` takes, and its rent",
+    ("Run", "basis"): "of the speed; energy and rent follow from it",
+    ("Run", "samples"): "of how many samples",
+    ("Run", "batch_size"): "the one with most samples per second",
+    ("Run", "seconds"): "of the steps alone",
+    ("Run", "seconds_low"): "low end of the interval",
+    ("Run", "seconds_high"): "high end of it",
+    ("Run", "energy_kwh"): "of the board at its power limit for that time: the most it can be",
+    (
+        "Run",
+        "rent_usd",
+    ): "the price of an hour (`rent`, with date and sources) by the time; `null` where none is known, and in `fit`",
+    ("Run", "rent_low_usd"): "low end of it",
+    ("Run", "rent_high_usd"): "high end of it",
+    ("PredictedSpeed", "source"): "of a measurement or a published figure, with its date",
+    (
+        "PredictedSpeed",
+        "basis",
+    ): "a measured or published figure of the same workload, card and batch size takes the place of a prediction",
     ("PredictedSpeed", "batch_size"): "samples per step",
     ("PredictedSpeed", "step_s"): "seconds of a step, data loading left out",
-    ("PredictedSpeed", "step_low_s"): "low end of the 80 % interval",
+    ("PredictedSpeed", "step_low_s"): "low end of the 80 % interval; of a measurement, of the median's 95 % interval",
     ("PredictedSpeed", "step_high_s"): "high end of it",
     ("PredictedSpeed", "samples_per_s"): "from `step_s`",
     ("PredictedSpeed", "samples_per_s_low"): "low end of the 80 % interval",
     ("PredictedSpeed", "samples_per_s_high"): "high end of it",
-    ("PredictedSpeed", "limit"): "what takes longest: arithmetic, memory bandwidth, or the host that launches kernels",
+    (
+        "PredictedSpeed",
+        "limit",
+    ): "what takes longest, as predicted: arithmetic, memory bandwidth, or the host that launches kernels",
     ("SpeedAccuracy", "date"): "when the constants were fitted",
     ("SpeedAccuracy", "fitted_on"): "to what",
     ("SpeedAccuracy", "bars"): "what was wanted and what was reached",
@@ -519,7 +551,8 @@ WHERE = {
     FitReport: "`whichgpu fit`",
     FitRow: "each of `gpus` of `fit`",
     Breakdown: "`breakdown`",
-    PredictedSpeed: "`speed` of `fit`, and each of `speed` of `rank`",
+    PredictedSpeed: "`speed`, `best_speed` and each of `known_speeds` of `fit`, and each of `speed` and `best_speed` of `rank`",
+    Run: "`run` of `fit`, and each of `run` of `rank`",
     TraceInfo: "`trace`, and each of `traces`",
     ExplainReport: "`whichgpu explain`",
     Span: "each of `timeline` of `explain`",

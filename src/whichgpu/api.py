@@ -5,24 +5,23 @@ Joins the predictor of each workload with the catalogue into records. Nothing he
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 
 from whichgpu import advice, arguments, catalogue, explanation, remedies, text, workload
 from whichgpu import snapshot as snapshots
-from whichgpu.advice import FitReport, FitRow, RankReport, RankRow, TraceInfo
+from whichgpu.advice import FitReport, FitRow, RankReport, Sort, TraceInfo
 from whichgpu.arguments import TIMEOUT_S
 from whichgpu.batch_sizes import MAX_BATCH_SIZE
 from whichgpu.closeup import look_at, with_remedy
 from whichgpu.errors import InputError
 from whichgpu.explanation import ExplainReport
+from whichgpu.ordering import ordered
 from whichgpu.overheads import context_bytes
 from whichgpu.predictor import Predictor, Progress
-from whichgpu.speed.record import PredictedSpeed
-from whichgpu.speeds import Speeds, relative
-from whichgpu.speeds import notes as speed_notes
+from whichgpu.speed_answers import SpeedAnswers, in_fit, in_rank, lacks, speed_answers
 from whichgpu.tables import BASELINE
 from whichgpu.torch_build import installed_torch
 from whichgpu.tracers import falling_back
@@ -39,6 +38,9 @@ def fit(
     memory_limit_bytes: int | None = None,
     optimizer: str | None = None,
     baseline: str | None = None,
+    samples: int | None = None,
+    epochs: int | None = None,
+    dataset_size: int | None = None,
     cache: bool = True,
     on_progress: Progress | None = None,
     timeout_s: float = TIMEOUT_S,
@@ -49,7 +51,8 @@ def fit(
     of the catalogue; cards that are named are answered exactly. `memory_limit_bytes` asks about PyTorch's allocator limited
     to so much, by the rules of the first card that is named, and besides only about cards that are named. `optimizer`
     ("adamw", "sgd", ...) replaces that of a library's model or of the zoo. `baseline` names the card whose speed is 1, by
-    default the Quadro RTX 8000 where it is among those asked about. `cache=False` traces again and keeps nothing on disk.
+    default the Quadro RTX 8000 where it is among those asked about. `samples`, or `epochs` and `dataset_size`, ask how long
+    a whole run takes, and how much energy. `cache=False` traces again and keeps nothing on disk.
     `on_progress` is called with a line now and then. `timeout_s` seconds at most may pass while the workload is loaded, and
     at each batch size that is traced. Raises subclasses of WhichGpuError.
     """
@@ -57,6 +60,7 @@ def fit(
     arguments.check_batch_size(batch_size)
     arguments.check_memory_limit(memory_limit_bytes)
     arguments.check_gpus(gpus)
+    run_samples = arguments.run_samples(samples, epochs, dataset_size)
     cards = catalogue.load()
     compared = _baseline(cards, baseline)
     named = {card.id: card for card in map(cards.find, gpus or ())}  # a card named twice is answered once
@@ -87,16 +91,13 @@ def fit(
         most, row = max(found, key=lambda pair: pair[1].max_batch_size)
         if predictor.confirm(row.max_batch_size, most.capability):
             found = answers()
-        speeds = _speeds(
-            predictor,
-            {card.id: (card, row.max_batch_size) for card, row in found if row.gpu != "limit" and row.supported},
-            on_progress,
-        )
+        sizes = {card.id: (card, row.max_batch_size) for card, row in found if row.gpu != "limit" and row.supported}
         unit = compared or next((card for card in chosen if card.name == BASELINE), None)
-        of_unit = _speeds_of(predictor, unit, speeds)
-        report = [_with_speed(row, speeds.get(card.id), of_unit, Speeds(predictor).note(card)) for card, row in found]
+        speeds = speed_answers(predictor, sizes, unit, samples=run_samples, on_progress=on_progress)
+        report = [in_fit(row, speeds.cards.get(card.id) if row.gpu != "limit" else None) for card, row in found]
         return FitReport(
-            baseline=unit.name if isinstance(of_unit, PredictedSpeed) and unit is not None else None,
+            baseline=speeds.baseline,
+            samples=run_samples,
             workload=ref.text,
             batch_size=size,
             basis="predicted",
@@ -108,8 +109,7 @@ def fit(
                 *_taken_for(cards, gpus or ()),
                 *([_limit_note(limit_card)] if limited else []),
                 *_unbounded(row.max_batch_size for row in report),
-                *speed_notes(speeds, chosen),
-                *_no_baseline(unit, of_unit),
+                *speeds.notes,
                 *([] if gpus or limited else advice.left_out(cards.gpus)),
             ),
         )
@@ -224,17 +224,24 @@ def rank(
     *,
     gpus: Sequence[str] | None = None,
     baseline: str | None = None,
+    samples: int | None = None,
+    epochs: int | None = None,
+    dataset_size: int | None = None,
+    sort: Sort = "price",
     cache: bool = True,
     on_progress: Progress | None = None,
     timeout_s: float = TIMEOUT_S,
 ) -> RankReport:
     """Which cards train these workloads, and what do they cost? Best first.
 
-    `names` is a list; without `gpus` all cards are ranked; the other arguments are those of `fit`. Raises subclasses of
-    WhichGpuError.
+    `names` is a list; without `gpus` all cards are ranked; `sort` orders cards that train equally many workloads: by
+    "price" to buy, by "speed" or by "memory". Where a run is asked about, its rent is told too. The other arguments are
+    those of `fit`. Raises subclasses of WhichGpuError.
     """
     arguments.check_names(names)
     arguments.check_gpus(gpus)
+    arguments.check_sort(sort)
+    run_samples = arguments.run_samples(samples, epochs, dataset_size)
     refs = list({ref.text: ref for ref in map(workload.parse, names)}.values())
     cards = catalogue.load()
     wanted = None if gpus is None else {cards.find(gpu).id for gpu in gpus}
@@ -245,8 +252,8 @@ def rank(
     answers: dict[str, dict[str, advice.Largest]] = {}
     traces: dict[str, TraceInfo] = {}
     notes: list[str] = []
-    speeds: dict[str, dict[str, PredictedSpeed | str]] = {}
-    ratios: dict[str, dict[str, float | None]] = {}
+    speeds: dict[str, SpeedAnswers] = {}
+    prices = {card.id: (cards.price(card, "buy"), cards.price(card, "rent")) for card in chosen}
     for number, ref in enumerate(refs, 1):
         told_of = _part(number, len(refs), on_progress)
         with Predictor(ref, cache=cache, on_progress=told_of) as predictor:
@@ -256,21 +263,26 @@ def rank(
                 largest = _largest_on_each(predictor, chosen, told_of)
             answers[ref.text] = largest
             sizes = {card.id: (card, largest[card.id].batch_size) for card in chosen if not largest[card.id].problems}
-            speeds[ref.text] = _speeds(predictor, sizes, told_of)
-            of_unit = _speeds_of(predictor, unit, speeds[ref.text])
-            ratios[ref.text] = relative(speeds[ref.text], of_unit)
+            speeds[ref.text] = speed_answers(
+                predictor,
+                sizes,
+                unit,
+                samples=run_samples,
+                rents={card: rent for card, (_, rent) in prices.items()},
+                on_progress=told_of,
+            )
             traces[ref.text] = predictor.info()
             unbounded = _unbounded(one.batch_size for one in largest.values())
-            missing = (*speed_notes(speeds[ref.text], chosen), *_no_baseline(unit, of_unit))
-            told = (*predictor.notes(), *unbounded, *missing)
+            told = (*predictor.notes(), *unbounded, *speeds[ref.text].notes)
             notes += [f"{ref.text}: {note}" for note in told]
-    prices = {card.id: (cards.price(card, "buy"), cards.price(card, "rent")) for card in chosen}
     return RankReport(
         workloads=tuple(ref.text for ref in refs),
         basis="predicted",
         traces=traces,
-        gpus=tuple(_ranked_with_speed(advice.ranked(chosen, answers, prices), chosen, speeds, ratios)),
-        baseline=unit.name if unit is not None else None,
+        gpus=ordered(tuple(in_rank(advice.ranked(chosen, answers, prices), chosen, speeds)), sort),
+        baseline=next((answer.baseline for answer in speeds.values() if answer.baseline), None),
+        samples=run_samples,
+        sort=sort,
         notes=tuple(dict.fromkeys((*notes, *(_taken_for(cards, gpus) if gpus else advice.left_out(cards.gpus))))),
     )
 
@@ -284,65 +296,6 @@ def _baseline(cards: catalogue.Catalogue, name: str | None) -> catalogue.Gpu | N
     if not card.cuda:
         raise InputError(f"{card.name} has no CUDA, so that its speed is not known; take another --baseline")
     return card
-
-
-def _speeds(
-    predictor: Predictor, sizes: Mapping[str, tuple[catalogue.Gpu, int]], on_progress: Progress | None
-) -> dict[str, PredictedSpeed | str]:
-    """The speed on each card at a batch size, or why it is unknown, by card."""
-    if on_progress is not None:
-        on_progress(f"{predictor.ref.text}: step times")
-    of = Speeds(predictor).of
-    return {name: of(card, size) for name, (card, size) in sizes.items()}
-
-
-def _speeds_of(
-    predictor: Predictor, unit: catalogue.Gpu | None, known: Mapping[str, PredictedSpeed | str]
-) -> PredictedSpeed | str | None:
-    """The speed of the baseline, which need not be among the cards that were asked about."""
-    if unit is None:
-        return None
-    if unit.id in known:
-        return known[unit.id]
-    if lacking := _lacking(unit, advice.dtypes_used(predictor.facts(unit.capability))):
-        return lacking
-    room = advice.room_bytes(unit, context_bytes())
-    return Speeds(predictor).of(unit, predictor.estimate(unit.capability).largest_batch(room))
-
-
-def _no_baseline(unit: catalogue.Gpu | None, found: PredictedSpeed | str | None) -> list[str]:
-    """What is said where nothing can be compared with the baseline."""
-    if unit is None or not isinstance(found, str):
-        return []
-    return [f"speeds are not compared with the {unit.name}: {found.removeprefix(f'{unit.name}: ')}"]
-
-
-def _with_speed(
-    row: FitRow, found: PredictedSpeed | str | None, unit: PredictedSpeed | str | None, note: str
-) -> FitRow:
-    if row.gpu == "limit" or not row.supported:
-        missing = "a limit is no card" if row.gpu == "limit" else "not supported"
-        return msgspec.structs.replace(row, speed_missing=missing)
-    if not isinstance(found, PredictedSpeed):
-        return msgspec.structs.replace(row, speed_missing=found or "")
-    return msgspec.structs.replace(row, speed=found, speed_note=note, relative_speed=relative({"": found}, unit)[""])
-
-
-def _ranked_with_speed(
-    rows: Iterable[RankRow],
-    cards: Sequence[catalogue.Gpu],
-    speeds: Mapping[str, Mapping[str, PredictedSpeed | str]],
-    ratios: Mapping[str, Mapping[str, float | None]],
-) -> Iterator[RankRow]:
-    ids = {card.name: card.id for card in cards}
-    for row in rows:
-        found = {name: by_card.get(ids[row.gpu], "not supported") for name, by_card in speeds.items()}
-        yield msgspec.structs.replace(
-            row,
-            speed={name: one if isinstance(one, PredictedSpeed) else None for name, one in found.items()},
-            speed_missing={name: one for name, one in found.items() if isinstance(one, str)},
-            relative_speed={name: by_card.get(ids[row.gpu]) for name, by_card in ratios.items()},
-        )
 
 
 def _part(number: int, count: int, on_progress: Progress | None) -> Progress | None:
@@ -390,12 +343,4 @@ def _unbounded(largest: Iterable[int]) -> list[str]:
 
 def _no_bfloat16(card: catalogue.Gpu | None) -> str | None:
     """Why a card cannot compute in bfloat16; None if it can, or when no card was named."""
-    return _lacking(card, ["bfloat16"]) if card is not None else None
-
-
-def _lacking(card: catalogue.Gpu, dtypes: Sequence[str]) -> str | None:
-    """Why a card cannot compute in some dtypes, whatever the PyTorch; None if it can."""
-    build = installed_torch()
-    plain = catalogue.supports(card, build.version, build.cuda)
-    with_them = catalogue.supports(card, build.version, build.cuda, dtypes)
-    return next((problem for problem in with_them if problem not in plain), None)
+    return lacks(card, ["bfloat16"]) if card is not None else None

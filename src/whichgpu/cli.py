@@ -16,13 +16,24 @@ import signal
 import sys
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn, cast
 
 import typer
 
 from whichgpu import cli_results, text
 from whichgpu.arguments import TIMEOUT_S
-from whichgpu.cli_common import SLOW, Json, NoCache, Sets, Timeout, discard_output
+from whichgpu.cli_common import (
+    SLOW,
+    Baseline,
+    DatasetSize,
+    Epochs,
+    Json,
+    NoCache,
+    Samples,
+    Sets,
+    Timeout,
+    discard_output,
+)
 from whichgpu.cli_common import WORKLOAD as _WORKLOAD
 from whichgpu.cli_common import print_record as _print
 from whichgpu.cli_common import progress as _progress
@@ -33,6 +44,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from whichgpu.advice import Sort
     from whichgpu.catalogue import Gpu
 
 # Typer keeps a private copy of click since 0.29, so its base of usage errors is reached through a public one.
@@ -63,14 +75,6 @@ def _whichgpu(
         raise typer.Exit
 
 
-_Baseline = Annotated[
-    str | None,
-    typer.Option(
-        "--baseline", metavar="GPU", help="The card whose speed is 1; default: Quadro RTX 8000, where it is among them."
-    ),
-]
-
-
 @app.command()
 def fit(
     *,
@@ -99,7 +103,10 @@ def fit(
             help="Instead of the workload's own: adamw, sgd, ... (not for files).",
         ),
     ] = None,
-    baseline: _Baseline = None,
+    baseline: Baseline = None,
+    samples: Samples = None,
+    epochs: Epochs = None,
+    dataset_size: DatasetSize = None,
     timeout: Timeout = TIMEOUT_S,
     no_cache: NoCache = False,
     json: Json = False,
@@ -122,6 +129,9 @@ def fit(
             memory_limit_bytes=limit,
             optimizer=optimizer,
             baseline=baseline,
+            samples=samples,
+            epochs=epochs,
+            dataset_size=dataset_size,
             cache=not no_cache,
             on_progress=on_progress,
             timeout_s=timeout,
@@ -187,7 +197,14 @@ def explain(
 def rank(
     workloads: Annotated[list[str] | None, typer.Argument(metavar="[WORKLOAD...]", help=_WORKLOAD)] = None,
     sets: Sets = None,
-    baseline: _Baseline = None,
+    baseline: Baseline = None,
+    samples: Samples = None,
+    epochs: Epochs = None,
+    dataset_size: DatasetSize = None,
+    sort: Annotated[
+        str,
+        typer.Option("--sort", metavar="BY", help="Order within equal verdicts: price (to buy), speed or memory."),
+    ] = "price",
     timeout: Timeout = TIMEOUT_S,
     no_cache: NoCache = False,
     json: Json = False,
@@ -206,6 +223,10 @@ def rank(
         report = api.rank(
             expand(workloads or (), sets or ()),
             baseline=baseline,
+            samples=samples,
+            epochs=epochs,
+            dataset_size=dataset_size,
+            sort=_sort(sort),
             cache=not no_cache,
             on_progress=on_progress,
             timeout_s=timeout,
@@ -213,6 +234,12 @@ def rank(
     from whichgpu import render  # noqa: PLC0415
 
     _print(report, json, lambda console: render.print_rank(report, console))
+
+
+def _sort(words: str) -> Sort:
+    if words not in ("price", "speed", "memory"):
+        raise InputError(f"--sort {words}: say price, speed or memory")
+    return cast("Sort", words)
 
 
 @app.command()

@@ -20,6 +20,7 @@ from whichgpu.speed.record import Limit, PredictedSpeed, speed
 from whichgpu.speed.step_time import Demand, demand, predict
 
 NAMES = {"fp16": "float16", "bf16": "bfloat16"}
+_BETTER = 1.01
 _LIMITS: tuple[Limit, ...] = ("compute", "memory", "host")
 
 
@@ -41,6 +42,26 @@ class Speeds:
         if step_s <= 0:
             return "the step runs no operator on the GPU"
         return speed(batch_size, step_s, constants.half_width(constants.load(), card.name, card.architecture), limit)
+
+    def best(self, card: Gpu, largest: int) -> PredictedSpeed | None:
+        """The speed at the batch size with most samples per second, where that is more than 1 % above the largest batch's.
+
+        Rates are monotone between powers of two, so that these are tried, from the largest down while they get better.
+        """
+        whole = self.of(card, largest)
+        if not isinstance(whole, PredictedSpeed) or not self._predictor.follows(card.capability):
+            return None
+        best, size = whole, power_of_two_below(largest)
+        for one in (size, size // 2) if size < largest else (size // 2,):
+            best = max(best, self._or(card, one, best), key=lambda found: found.samples_per_s)
+        size = best.batch_size // 2
+        while best is not whole and size and self._or(card, size, best).samples_per_s > best.samples_per_s:
+            best, size = self._or(card, size, best), size // 2
+        return best if best.samples_per_s > _BETTER * whole.samples_per_s else None
+
+    def _or(self, card: Gpu, batch_size: int, other: PredictedSpeed) -> PredictedSpeed:
+        found = self.of(card, batch_size)
+        return found if isinstance(found, PredictedSpeed) else other
 
     def note(self, card: Gpu) -> str:
         """Which arithmetic of the step the card does not have, and computes otherwise; empty where it has all."""

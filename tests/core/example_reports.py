@@ -7,6 +7,7 @@ from whichgpu.catalogue import Price
 from whichgpu.explanation import ExplainReport, Holder, Others, Span
 from whichgpu.intervals import Verdict
 from whichgpu.remedies import LeftOut, Remedy
+from whichgpu.runs import run
 from whichgpu.speed.record import PredictedSpeed
 from whichgpu.speed.record import speed as speed_record
 
@@ -82,6 +83,8 @@ def fit_row(gpu: str, memory_bytes: int, largest: int, batch_size: int, supporte
         speed=(found := speed_of(memory_bytes // MIB, largest) if supported and gpu != "limit" else None),
         speed_missing="" if found is not None else "not even batch size 1 fits",
         relative_speed=ratio(found),
+        best_speed=speed_record(128, 1.02, 0.2, "compute") if gpu == "RTX 4090" else None,
+        run=run(10**6, found, 350) if found is not None else None,
     )
 
 
@@ -102,6 +105,7 @@ def fit_report(batch_size: int = 64, named: tuple[str, ...] = (), limit: bool = 
         gpus=tuple(rows),
         notes=("workspaces of convolutions are not counted: small models can need more",),
         baseline="Quadro RTX 8000",
+        samples=10**6,
     )
 
 
@@ -152,6 +156,7 @@ def rank_report(cards: int = len(CARDS)) -> RankReport:
                     }
                 ),
                 relative_speed={"resnet50": ratio(found["resnet50"]), "gpt2": None},
+                run={name: run(10**6, one, 350, rent) if one is not None else None for name, one in found.items()},
             )
         )
     return RankReport(
@@ -161,6 +166,7 @@ def rank_report(cards: int = len(CARDS)) -> RankReport:
         gpus=tuple(rows),
         notes=("every card is taken with all of its memory free",),
         baseline="Quadro RTX 8000",
+        samples=10**6,
     )
 
 

@@ -6,12 +6,13 @@ import io
 
 import msgspec
 import pytest
+from example_reports import fit_row
 from hypothesis import given
 from hypothesis import strategies as st
 
 from whichgpu import catalogue, render, speed_accuracy, speeds
 from whichgpu.cli import main
-from whichgpu.render.speed import format_rate, print_speeds, speed_facts
+from whichgpu.render.speed import Row, format_rate, print_speeds, speed_facts
 from whichgpu.speed import constants
 from whichgpu.speed.asked import Cost
 from whichgpu.speed.costs import costs
@@ -90,7 +91,7 @@ def test_rates_have_three_digits(rate: float, words: str) -> None:
 def test_a_table_of_speeds_holds_80_columns() -> None:
     """The widest names and numbers are broken and not cut, and the fastest card comes first."""
     rows = [
-        (card.name, speed(1_048_576, 0.001 * (number + 1), 0.3, "compute"), 0.01 * number)
+        Row(card.name, speed(1_048_576, 0.001 * (number + 1), 0.3, "compute"), None, 0.01 * number)
         for number, card in enumerate(catalogue.load().gpus)
     ]
     file = io.StringIO()
@@ -98,14 +99,18 @@ def test_a_table_of_speeds_holds_80_columns() -> None:
     lines = file.getvalue().splitlines()
 
     assert max(map(len, lines)) <= 80
-    assert rows[0][0].split()[0] in next(line for line in lines if "1,048,576" in line)
+    assert rows[0].gpu.split()[0] in next(line for line in lines if "1,048,576" in line)
     assert "the Quadro RTX 8000 is" in " ".join(lines)
 
 
 def test_a_card_s_speed_says_its_basis_interval_and_what_it_computes_otherwise() -> None:
     """Nothing is shown without saying that it is predicted, and emulated arithmetic is named."""
     found = speed(64, 0.05, 0.2, "host")
-    facts = speed_facts(found, 1.5, "T4", "computes float16 at the speed of float32: it has no tensor cores for it")
+    note = "computes float16 at the speed of float32: it has no tensor cores for it"
+    row = msgspec.structs.replace(
+        fit_row("T4", 16 << 30, 64, 64), speed=found, relative_speed=1.5, speed_note=note, best_speed=None
+    )
+    facts = speed_facts(row, "T4")
     words = " ".join(text for _, text in facts)
 
     assert "1,280 samples/s at batch size 64, predicted" in words

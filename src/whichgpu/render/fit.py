@@ -29,7 +29,7 @@ from whichgpu.render.common import (
     print_whole,
     traced_at,
 )
-from whichgpu.render.speed import print_speeds, speed_facts
+from whichgpu.render.speed import Row, print_runs, print_speeds, speed_facts
 
 _BAR_WIDTH = 24
 _USUAL = 76  # below this, tables of cards do without the padding
@@ -51,8 +51,10 @@ def print_fit(report: FitReport, console: Console, *, detailed: bool) -> None:
         batches = [size for row in cards for size in (row.max_batch_size_safe, row.max_batch_size)]
         print_legend(batches, console, more=any(row.max_batch_size_at_least for row in cards))
         _print_example(usable, console)
-        speeds = ((row.gpu, row.speed, row.relative_speed) for row in usable)
+        speeds = (Row(row.gpu, row.speed, row.best_speed, row.relative_speed) for row in usable)
         print_speeds("Speed at the largest batch that likely fits", speeds, report.baseline, console)
+        run = f"A run of {text.format_count(report.samples)} samples"
+        print_runs(run, ((row.gpu, row.run, None) for row in usable), console)
         print_unsupported(
             "largest batch", ((row.notes, f"{row.gpu} {_batch(row, row.max_batch_size)}") for row in cards), console
         )
@@ -80,9 +82,8 @@ def _print_card(row: FitRow, batch_size: int, baseline: str | None, console: Con
     elif row.breakdown is not None:
         needed = sum(count for _, count in _items(row.breakdown))
         facts.add_row("would allocate", text.format_bytes(needed) + where)
-    if row.speed is not None:
-        for title, words in speed_facts(row.speed, row.relative_speed, baseline, row.speed_note):
-            facts.add_row(title, words)
+    for title, words in speed_facts(row, baseline):
+        facts.add_row(title, words)
     print_whole(Padding(facts, (0, 0, 0, 2)), console)
     if row.breakdown is not None:
         console.print("  held at the peak" if row.peak_reserved_bytes is not None else "  would be held at the peak")

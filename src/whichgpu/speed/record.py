@@ -1,4 +1,4 @@
-"""The record of a predicted speed, as `fit` and `rank` answer with it."""
+"""The record of a speed, as `fit` and `rank` answer with it: predicted, or measured or published where that is known."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ Limit = Literal["compute", "memory", "host"]
 
 
 class PredictedSpeed(msgspec.Struct, frozen=True, kw_only=True):
-    """A training step on a card at one batch size; the interval holds about 80 % of the time."""
+    """A training step on a card at one batch size; the interval of a prediction holds about 80 % of the time.
 
-    basis: Literal["predicted"] = "predicted"
+    That of a measurement is the median's 95 % interval; a published figure has none: both ends are the figure.
+    """
+
+    basis: Literal["measured", "predicted", "published"] = "predicted"
     batch_size: int
     step_s: float
     step_low_s: float
@@ -22,7 +25,9 @@ class PredictedSpeed(msgspec.Struct, frozen=True, kw_only=True):
     samples_per_s: float
     samples_per_s_low: float
     samples_per_s_high: float
-    limit: Limit  # what takes longest: arithmetic, memory bandwidth, or the host that launches kernels
+    # what takes longest, always as predicted: arithmetic, memory bandwidth, or the host that launches kernels
+    limit: Limit | None
+    source: str = ""  # of a measurement or a published figure, with its date
 
 
 def speed(batch_size: int, step_s: float, half_width: float, limit: Limit) -> PredictedSpeed:
