@@ -228,6 +228,7 @@ def rank(
     epochs: int | None = None,
     dataset_size: int | None = None,
     sort: Sort = "price",
+    known: bool = True,
     cache: bool = True,
     on_progress: Progress | None = None,
     timeout_s: float = TIMEOUT_S,
@@ -235,8 +236,9 @@ def rank(
     """Which cards train these workloads, and what do they cost? Best first.
 
     `names` is a list; without `gpus` all cards are ranked; `sort` orders cards that train equally many workloads: by
-    "price" to buy, by "speed" or by "memory". Where a run is asked about, its rent is told too. The other arguments are
-    those of `fit`. Raises subclasses of WhichGpuError.
+    "price" to buy, by "speed" or by "memory". Where a run is asked about, its rent is told too. `known=False` predicts also
+    where a measured or published speed is known. The other arguments are those of `fit`. Raises subclasses of
+    WhichGpuError.
     """
     arguments.check_names(names)
     arguments.check_gpus(gpus)
@@ -269,6 +271,7 @@ def rank(
                 unit,
                 samples=run_samples,
                 rents={card: rent for card, (_, rent) in prices.items()},
+                known=known,
                 on_progress=told_of,
             )
             traces[ref.text] = predictor.info()

@@ -51,17 +51,21 @@ def speed_answers(
     *,
     samples: int | None = None,
     rents: Mapping[str, Price | None] | None = None,
+    known: bool = True,
     on_progress: Progress | None = None,
 ) -> SpeedAnswers:
-    """Speeds at each card's largest batch (`sizes`, by id), relative to `unit`'s, and what a run of `samples` takes."""
+    """Speeds at each card's largest batch (`sizes`, by id), relative to `unit`'s, and what a run of `samples` takes.
+
+    `known`: measured and published speeds take the place of predictions.
+    """
     if on_progress is not None:
         on_progress(f"{predictor.ref.text}: step times")
-    speeds, known = Speeds(predictor), known_speeds(predictor.ref)
+    speeds, others = Speeds(predictor), known_speeds(predictor.ref) if known else {}
     predicted = {name: speeds.of(card, size) for name, (card, size) in sizes.items()}
     of_unit = _of_unit(predictor, speeds, unit, predicted)
     ratios = relative(predicted, of_unit)
     cards = {
-        name: _spoken(speeds, card, found, known, ratios[name])
+        name: _spoken(speeds, card, found, others, ratios[name])
         for (name, found), (card, _) in zip(predicted.items(), sizes.values(), strict=True)
     }
     if samples is not None:

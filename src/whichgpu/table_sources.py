@@ -150,7 +150,7 @@ def _predicted(workloads: Sequence[str], gpus: Sequence[str], cache: bool, on_pr
         raise InputError("name the workloads to predict, as in: whichgpu tables max-batch resnet50 --source predicted")
     names = [catalogue.load().find(gpu).name for gpu in gpus]  # a wrong name is told before the work, not after it
     return tables.from_rank(
-        api.rank(workloads, gpus=names or None, cache=cache, on_progress=on_progress), names or None
+        api.rank(workloads, gpus=names or None, known=False, cache=cache, on_progress=on_progress), names or None
     )
 
 

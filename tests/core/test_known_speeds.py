@@ -12,6 +12,8 @@ import whichgpu
 from whichgpu import known_speeds, results_exchange, workload
 from whichgpu.render.speed import speed_facts
 from whichgpu.results import Store
+from whichgpu.table_sources import make_table
+from whichgpu.tables import Table
 
 
 @pytest.fixture
@@ -81,3 +83,37 @@ def test_published_figures_are_named() -> None:
     assert rtx_8000.samples_per_s_low == rtx_8000.samples_per_s == rtx_8000.samples_per_s_high
     assert {} == known_speeds.known_speeds(workload.parse("transformer-big"))
     assert {} == known_speeds.known_speeds(workload.parse("nasnet-large?optimizer=sgd"))
+
+
+def test_a_table_of_predictions_holds_nothing_else(world: World, record: Path) -> None:
+    """Figures of several sources never stand in one table."""
+    (row,) = whichgpu.rank(["bert-base"], gpus=["H200"]).gpus
+    with Store(record) as store:
+        store.add(measurement(row.max_batch_size["bert-base"], workload="bert-base"))
+    (after,) = whichgpu.rank(["bert-base"], gpus=["H200"]).gpus
+    table = make_table("throughput", ["bert-base"], gpus=["H200"], source="predicted")
+    before = row.speed["bert-base"]
+    used = after.speed["bert-base"]
+
+    assert before is not None
+    assert used is not None
+    assert "measured" == used.basis
+    assert isinstance(table, Table)
+    assert "predicted" == table.basis
+    assert before.samples_per_s == table.rows[0].cells[0].value
+    assert before.batch_size == table.rows[0].cells[0].batch_size
+
+
+def test_relative_speeds_of_a_table_are_ratios_of_its_throughputs(world: World) -> None:
+    """The baseline is 1, also where it was not named among the cards."""
+    asked = {"gpus": ["T4", "A40"], "source": "predicted"}
+    rates = make_table("throughput", ["bert-base"], **asked)  # type: ignore[arg-type]
+    ratios = make_table("relative", ["bert-base"], baseline="T4", **asked)  # type: ignore[arg-type]
+    assert isinstance(rates, Table)
+    assert isinstance(ratios, Table)
+    t4, a40 = (cell.value for cell in rates.rows[0].cells)
+
+    assert "T4" == ratios.baseline
+    assert t4 is not None
+    assert a40 is not None
+    assert [1.0, round(a40 / t4, 4)] == [cell.value for cell in ratios.rows[0].cells]
