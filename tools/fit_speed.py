@@ -1,6 +1,6 @@
 """Fits the constants of the speed model to measured operators and writes them as data.
 
-    python tools/fit_speed.py --data FOLDER [--ops FILE ...] [--leave-out CARD] [--out FILE]
+    python tools/fit_speed.py --data FOLDER [--leave-out CARD] [--out FILE]
 
 FOLDER holds the public tables (neusight_kernels.csv.gz, neusight_conv.csv.gz). Least squares of the logarithm of seconds, robust
 against single points, each kind of operator on each card with the same weight; a constant that no point speaks for keeps its
@@ -12,23 +12,30 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable, Iterable
-from math import log
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
 from compare_steps import LEFT_OUT, LeftOut, predicted, summary
-from speed.sources import Measured, measured_ops, measured_step, neusight_convolutions, neusight_kernels
+from speed.fitting import LAUNCH, Fitting, Points
+from speed.sources import (
+    H200,
+    Measured,
+    host_times,
+    measured_ops,
+    measured_step,
+    neusight_convolutions,
+    neusight_kernels,
+    profiled_steps,
+)
 from speed.steps import load
-from whichgpu.speed.kernels import kernel_seconds
-from whichgpu.speed.step_time import predict
 
 STEPS = ["Lambda 2020-2025", "H200 truth"]
 OUT = Path(__file__).parents[1] / "src" / "whichgpu" / "data" / "speed.json"
 # value, how sure we are of it (standard deviation of the prior)
 PRIORS: dict[str, tuple[float, float]] = {
-    "ramp": (2.0, 1.0),
+    "ramp": (0.7, 0.5),
     "start": (1.5, 0.5),
     "shape.depth": (4.5, 1.0),
     "shape.smooth": (0.5, 0.3),
@@ -37,148 +44,67 @@ PRIORS: dict[str, tuple[float, float]] = {
     "peak.tf32": (-0.4, 0.3),
     "peak.half": (-0.25, 0.3),
     "peak.lanes": (-0.15, 0.15),
+    "shape.depth.half": (0.0, 0.5),
+    "shape.depth.tf32": (0.0, 0.5),
+    "shape.small.half": (0.0, 0.1),
+    "shape.small.tf32": (0.0, 0.1),
+    "start.half": (0.0, 0.5),
+    "start.tf32": (0.0, 0.5),
     "power.fp32": (24.8, 0.5),
     "power.year": (0.1, 0.1),
     "power.tf32": (1.2, 0.3),
     "power.half": (1.9, 0.3),
     "memory.product": (-0.3, 0.3),
+    "memory.layout": (-0.3, 0.3),
     "host.forward": (35.0, 10.0),
-    "host.backward": (30.0, 10.0),
+    "host.forward_copy": (15.0, 7.0),
+    "host.forward_kernel": (30.0, 10.0),
+    "host.backward": (25.0, 10.0),
+    "host.backward_copy": (15.0, 7.0),
+    "host.backward_kernel": (25.0, 10.0),
     "host.optimizer": (20.0, 10.0),
     "host.other": (20.0, 10.0),
-    "host.many": (100.0, 50.0),
-    "host.tensor": (1.0, 0.5),
+    "host.many": (50.0, 50.0),
+    "host.tensor": (3.0, 2.0),
+    "host.cell": (10.0, 5.0),
 }
-ARCHITECTURE = 0.1  # how far an architecture may be from the others, in logarithms
+ARCHITECTURE = 0.25  # how far an architecture may be from the others, in logarithms
 KIND = 0.5
 FACTOR = 0.08  # how far another framework or implementation may be from ours, for a workload of a public table
+HOST_WEIGHT = 0.5  # of the host's time for a step: other work was on its processors
+H200_WEIGHT = 3.0  # of its operators: many shapes, today's libraries
+PUBLIC_STEP_WEIGHT = 2.0  # of a step that somebody else measured with an implementation like ours
 STEP_WEIGHT = 2.0  # of a whole step among operators
 # Half the width of the 80 % interval, in logarithms: 80th percentiles seen on an H200's steps that were not fitted, on cards left
 # out and on architectures left out, rounded up
 SPREAD = {"card": 0.21, "architecture": 0.23, "none": 0.27}
-LARGE = 0.25  # deviation from which a point counts less
+FEW = 3  # of an H200's operators one of so many, where many fits are made
+# beginnings of the names of constants whose value is not known before -> value, how sure we are of it
+RULES: tuple[tuple[str, tuple[float, float]], ...] = (
+    ("factor.", (0.0, FACTOR)),
+    ("launch.", (LAUNCH, 1.0)),
+    ("bandwidth.", (0.0, ARCHITECTURE)),
+    ("peak.", (0.0, ARCHITECTURE)),
+    ("memory.depthwise", (-0.7, 1.0)),
+    ("memory.", (-0.35, KIND)),
+    ("start.", (0.0, 0.7)),
+    ("units.", (1.8, 2.0)),
+    ("product.", (0.0, KIND)),
+)
 
 
-def names_in(points: Iterable[Measured]) -> dict[str, tuple[float, float]]:
-    """The constants that these points speak of, with their priors."""
-    found = dict(PRIORS)
-    for point in points:
-        if point.factor:
-            found[f"factor.{point.factor}"] = (0.0, FACTOR)
-        if point.start:
-            found[f"launch.{point.start}"] = (log(30e-6), 1.0)
-        found[f"bandwidth.{point.card.architecture}"] = (0.0, ARCHITECTURE)
-        for cost in point.costs:
-            if cost.product is None:
-                found[f"memory.{cost.kind}"] = (-0.35, KIND)
-                continue
-            group = "half" if cost.pipe in ("fp16", "bf16") else cost.pipe
-            emulated = cost.pipe in point.card.emulated
-            found[f"peak.{'fp32' if emulated else group}.{point.card.architecture}"] = (0.0, ARCHITECTURE)
-            if cost.kind != "product":
-                found[f"product.{cost.kind}"] = (0.0, KIND)
-                if group != "fp32":
-                    found[f"product.{cost.kind}.{group}"] = (0.0, 0.3)
-            if cost.kind.startswith(("convolution", "grouped")) and group != "fp32":
-                found["memory.layout"] = (-0.3, 0.3)
-            if "depthwise" in cost.kind:
-                found[f"memory.{cost.kind}"] = (-0.7, 1.0)
-    return found
-
-
-def predicted_seconds(point: Measured, constants: dict[str, float]) -> float:
-    """What the model says of a point, the launch that was measured with it included."""
-    if point.asked is not None:
-        seconds = predict(point.asked, point.card, constants).step_s
-        return seconds * float(np.exp(constants.get(f"factor.{point.factor}", 0.0)))
-    seconds = sum(kernel_seconds(cost, point.card, constants) for cost in point.costs)
-    if point.start:
-        seconds += float(np.exp(constants[f"launch.{point.start}"]))
-    return seconds
+def prior(name: str) -> tuple[float, float]:
+    """A constant's prior: its value and how sure we are of it (standard deviation)."""
+    if name in PRIORS:
+        return PRIORS[name]
+    if name.startswith("product.") and name.count(".") > 1:
+        return 0.0, 0.3
+    return next(found for start, found in RULES if name.startswith(start))
 
 
 def fit(points: list[Measured], rounds: int = 12, say: Callable[[str], None] = print) -> dict[str, float]:
     """Constants by damped Gauss-Newton steps."""
-    priors = names_in(points)
-    names = list(priors)
-    centre = np.array([priors[name][0] for name in names])
-    width = np.array([priors[name][1] for name in names])
-    touches = [_touching(name, points) for name in names]
-    weights = _weights(points)
-    target = np.array([log(point.seconds) for point in points])
-
-    def deviations(values: np.ndarray, which: list[int] | None = None) -> np.ndarray:
-        constants = dict(zip(names, map(float, values), strict=True))
-        chosen = range(len(points)) if which is None else which
-        return np.array([log(predicted_seconds(points[i], constants)) - target[i] for i in chosen])
-
-    values, damping = centre.copy(), 1e-2
-    current = deviations(values)
-
-    def loss(found: np.ndarray, at: np.ndarray) -> float:
-        small = np.abs(found)
-        robust = np.where(small < LARGE, found**2 / 2, LARGE * (small - LARGE / 2))
-        return float(np.sum(weights * robust) / 0.2**2 + np.sum(((at - centre) / width) ** 2) / 2)
-
-    best = loss(current, values)
-    for number in range(rounds):
-        jacobian = np.zeros((len(points), len(names)))
-        for column in range(len(names)):
-            which = touches[column]
-            if not which:
-                continue
-            moved = values.copy()
-            moved[column] += 1e-3
-            rows = which
-            jacobian[rows, column] = (deviations(moved, which) - current[rows]) / 1e-3
-        robust = weights * np.where(np.abs(current) < LARGE, 1.0, LARGE / np.maximum(np.abs(current), 1e-9)) / 0.2**2
-        hessian = jacobian.T @ (jacobian * robust[:, None]) + np.diag(1 / width**2)
-        slope = jacobian.T @ (current * robust) + (values - centre) / width**2
-        for _ in range(6):
-            step = np.linalg.solve(hessian + damping * np.diag(np.diag(hessian)), -slope)
-            there = values + np.clip(step, -1.0, 1.0)
-            found = deviations(there)
-            reached = loss(found, there)
-            if reached < best:
-                damping = max(damping / 5, 1e-6)
-                break
-            damping *= 8
-        else:
-            break
-        gained = best - reached
-        values, current, best = there, found, reached
-        say(f"round {number}: loss {best:.1f}, median |error| {np.median(np.abs(current)):.3f}")
-        if gained < 1e-3 * best:
-            break
-    return dict(zip(names, map(float, values), strict=True))
-
-
-def _touching(name: str, points: list[Measured]) -> list[int]:
-    """Points that a constant has to do with."""
-    return [number for number, point in enumerate(points) if _speaks(name, point)]
-
-
-def _speaks(name: str, point: Measured) -> bool:
-    first, _, rest = name.partition(".")
-    if first in ("launch", "factor"):
-        return rest in (point.start if first == "launch" else point.factor,)
-    if first == "host":
-        return point.asked is not None
-    if first == "bandwidth":
-        return point.card.architecture == rest
-    kinds = {cost.kind for cost in point.costs}
-    if name == "memory.layout":
-        return any(kind.startswith(("conv", "grouped")) for kind in kinds)
-    if first in ("memory", "product") and rest != "product":
-        return rest.partition(".")[0] in kinds
-    pipes = {"half" if cost.pipe in ("fp16", "bf16") else cost.pipe for cost in point.costs if cost.product is not None}
-    if first in ("peak", "power") and (parts := rest.split("."))[0] in ("half", "tf32"):
-        return parts[0] in pipes and parts[1:] in ([], [point.card.architecture])
-    if first == "peak" and len(rest.split(".")) > 1:
-        return bool(pipes) and rest.split(".")[1] == point.card.architecture
-    if first in ("peak", "power", "shape") or name == "memory.product":
-        return bool(pipes)
-    return True
+    return Fitting(points, _weights(points), prior).run(rounds, say)
 
 
 def _weights(points: list[Measured]) -> np.ndarray:
@@ -187,17 +113,23 @@ def _weights(points: list[Measured]) -> np.ndarray:
     for point in points:
         key = (point.group, point.card.name)
         count[key] = count.get(key, 0) + 1
-    return np.array([STEP_WEIGHT if p.asked is not None else count[p.group, p.card.name] ** -0.5 for p in points])
+    return np.array([_weight(point, count[point.group, point.card.name]) for point in points])
+
+
+def _weight(point: Measured, alike: int) -> float:
+    if point.asked is not None:
+        ours = STEP_WEIGHT if point.source.startswith("H200") else PUBLIC_STEP_WEIGHT
+        return HOST_WEIGHT if point.host else ours
+    return (H200_WEIGHT if point.source == H200 else 1.0) * float(alike**-0.5)
 
 
 def report(points: list[Measured], constants: dict[str, float], title: str) -> None:
     """Errors by kind and card."""
     errors: dict[tuple[str, str], list[float]] = {}
-    for point in points:
-        known = {f"launch.{point.start}": log(30e-6), f"factor.{point.factor}": 0.0, **constants}
-        errors.setdefault((point.group, point.card.name), []).append(
-            predicted_seconds(point, known) / point.seconds - 1
-        )
+    asked = Points(points, prior)
+    seconds = asked.predicted(asked.kernel_seconds(constants, prior), constants)
+    for point, predicted_s in zip(points, seconds, strict=True):
+        errors.setdefault((point.group, point.card.name), []).append(predicted_s / point.seconds - 1)
     print(title)
     for (group, card), found in sorted(errors.items()):
         size = np.abs(found)
@@ -213,7 +145,8 @@ def leave_out_in_turn(points: list[Measured], groups: list[set[str]], nearness: 
     found: list[LeftOut] = []
     for out in groups:
         used = [point for point in points if point.card.name not in out]
-        pairs = predicted([step for step in steps if step.card in out], fit(used, rounds=6, say=lambda _: None))
+        pairs = predicted([step for step in steps if step.card in out], fit(used, rounds=5, say=lambda _: None))
+        print(time.strftime("%H:%M:%S"), end=" ", flush=True)
         summary(pairs, f"without {', '.join(sorted(out))}")
         found += [LeftOut(*step[:-1], seconds, nearness) for step, seconds in pairs]
     return found
@@ -232,7 +165,6 @@ def main() -> None:
     """Fits, reports and writes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder of the public tables")
-    parser.add_argument("--ops", type=Path, nargs="*", default=[], help="files of tools/measure_ops.py, of an H200")
     parser.add_argument(
         "--steps", nargs="*", default=STEPS, help="tables of kept steps that count (default: %(default)s)"
     )
@@ -247,9 +179,9 @@ def main() -> None:
         *neusight_kernels(arguments.data, arguments.most),
         *neusight_convolutions(arguments.data, 3 * arguments.most),
     ]
-    points += [measured_step(step) for step in load() if step.table in arguments.steps]
-    for path in arguments.ops:
-        points += measured_ops(path, "H200 SXM 141GB")
+    steps = [step for step in load() if step.table in arguments.steps]
+    few = FEW if arguments.folds else 1
+    points += [*map(measured_step, steps), *[*measured_ops()][::few], *profiled_steps(steps), *host_times(steps)]
     if arguments.folds:
         groups, architectures = groups_of(points, arguments.folds)
         found = leave_out_in_turn(points, groups, "card")

@@ -14,10 +14,14 @@ from whichgpu import text
 from whichgpu.batch_sizes import MAX_BATCH_SIZE
 from whichgpu.catalogue import Gpu, Price
 from whichgpu.intervals import Estimate, Verdict
+from whichgpu.runs import Run
+from whichgpu.speed.record import PredictedSpeed
 from whichgpu.trace import Trace
 
 Basis = Literal["measured", "predicted", "published"]
 Tier = Literal["all", "most", "poor"]  # trains all, trains most (small batches), not a good fit
+Sort = Literal["price", "speed", "memory"]
+ORDER: dict[Tier, int] = {"all": 0, "most": 1, "poor": 2}
 
 
 class TraceInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,6 +72,14 @@ class FitRow(msgspec.Struct, frozen=True, kw_only=True):
     peak_op: str  # operator at the allocated peak
     supported: bool  # the installed torch has kernels for the card, and the card has the step's dtypes
     notes: tuple[str, ...]
+    speed: PredictedSpeed | None = None  # at the largest batch that likely fits
+    speed_missing: str = ""  # why it is unknown
+    speed_note: str = ""  # arithmetic that the card does not have and computes otherwise
+    # predicted samples per second as a ratio to the baseline's, each at its own largest batch
+    relative_speed: float | None = None
+    best_speed: PredictedSpeed | None = None  # at the batch with most samples per second, where that is another one
+    known_speeds: tuple[PredictedSpeed, ...] = ()  # measured and published ones, at any batch size
+    run: Run | None = None  # of `samples`
 
 
 class FitReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,6 +91,8 @@ class FitReport(msgspec.Struct, frozen=True, kw_only=True):
     trace: TraceInfo
     gpus: tuple[FitRow, ...]
     notes: tuple[str, ...] = ()  # caveats that hold for every card
+    baseline: str | None = None  # the card whose speed is 1
+    samples: int | None = None  # of the whole run that was asked about
 
 
 class RankRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,6 +111,14 @@ class RankRow(msgspec.Struct, frozen=True, kw_only=True):
     buy: Price | None
     rent: Price | None
     notes: tuple[str, ...]
+    speed: dict[str, PredictedSpeed | None] = {}  # by workload, at the largest batch that likely fits
+    speed_missing: dict[str, str] = {}  # by workload: why it is unknown
+    # predicted samples per second as a ratio to the baseline's, each at its own largest batch
+    relative_speed: dict[str, float | None] = {}
+    best_speed: dict[
+        str, PredictedSpeed | None
+    ] = {}  # at the batch with most samples per second, where that is another
+    run: dict[str, Run | None] = {}  # of `samples`, by workload
 
 
 class RankReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,6 +129,9 @@ class RankReport(msgspec.Struct, frozen=True, kw_only=True):
     traces: dict[str, TraceInfo]
     gpus: tuple[RankRow, ...]
     notes: tuple[str, ...] = ()
+    baseline: str | None = None  # the card whose speed is 1
+    samples: int | None = None  # of the whole run that was asked about
+    sort: Sort = "price"  # the order within equal verdicts
 
 
 # ---- making the records -------------------------------------------------------------------------------
@@ -267,12 +292,11 @@ def ranked(
     Tiers follow the article of 2020: all workloads, some of them (small batches), or a poor fit (fewer than half).
     """
     rows = [_rank_row(card, answers, *prices[card.id]) for card in cards]
-    order = {"all": 0, "most": 1, "poor": 2}
 
     def key(row: RankRow) -> tuple[object, ...]:
         cost = row.buy.usd if row.buy is not None else float("inf")
         trains = -row.trains if row.tier != "all" else 0
-        return (not row.supported, order[row.tier], trains, not is_current(row.buy), cost, row.gpu)
+        return (not row.supported, ORDER[row.tier], trains, not is_current(row.buy), cost, row.gpu)
 
     return tuple(sorted(rows, key=key))
 

@@ -44,10 +44,11 @@ class Book(msgspec.Struct):
     # by class and batch size: how a trace of just that size differed from what was foretold
     checks: dict[str, str | None] = {}
     answers: dict[str, Answers] = {}  # by class, way of scaling and capability
+    step_times: dict[str, tuple[float, int]] = {}  # by card and batch size: seconds, and what takes longest
 
     def __len__(self) -> int:
         """How many answers there are."""
-        return len(self.traced) + len(self.checks) + sum(map(len, self.answers.values()))
+        return len(self.traced) + len(self.checks) + len(self.step_times) + sum(map(len, self.answers.values()))
 
     def checked(self) -> list[tuple[int, str | None]]:
         """The batch sizes that were checked, each with how it differed."""

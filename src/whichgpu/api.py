@@ -12,14 +12,17 @@ import msgspec
 
 from whichgpu import advice, arguments, catalogue, explanation, remedies, text, workload
 from whichgpu import snapshot as snapshots
-from whichgpu.advice import FitReport, FitRow, RankReport, TraceInfo
+from whichgpu.advice import FitReport, FitRow, RankReport, Sort, TraceInfo
 from whichgpu.arguments import TIMEOUT_S
 from whichgpu.batch_sizes import MAX_BATCH_SIZE
 from whichgpu.closeup import look_at, with_remedy
 from whichgpu.errors import InputError
 from whichgpu.explanation import ExplainReport
+from whichgpu.ordering import ordered
 from whichgpu.overheads import context_bytes
 from whichgpu.predictor import Predictor, Progress
+from whichgpu.speed_answers import SpeedAnswers, in_fit, in_rank, lacks, speed_answers
+from whichgpu.tables import BASELINE
 from whichgpu.torch_build import installed_torch
 from whichgpu.tracers import falling_back
 
@@ -34,6 +37,10 @@ def fit(
     gpus: Sequence[str] | None = None,
     memory_limit_bytes: int | None = None,
     optimizer: str | None = None,
+    baseline: str | None = None,
+    samples: int | None = None,
+    epochs: int | None = None,
+    dataset_size: int | None = None,
     cache: bool = True,
     on_progress: Progress | None = None,
     timeout_s: float = TIMEOUT_S,
@@ -43,15 +50,19 @@ def fit(
     `batch_size`: samples per step, by default the workload's own. `gpus`: names of cards, by default every card with CUDA
     of the catalogue; cards that are named are answered exactly. `memory_limit_bytes` asks about PyTorch's allocator limited
     to so much, by the rules of the first card that is named, and besides only about cards that are named. `optimizer`
-    ("adamw", "sgd", ...) replaces that of a library's model or of the zoo. `cache=False` traces again and keeps nothing on disk. `on_progress` is called with a line now and then. `timeout_s` seconds at most
-    may pass while the workload is loaded, and at each batch size that is traced. Raises subclasses of
-    WhichGpuError.
+    ("adamw", "sgd", ...) replaces that of a library's model or of the zoo. `baseline` names the card whose speed is 1, by
+    default the Quadro RTX 8000 where it is among those asked about. `samples`, or `epochs` and `dataset_size`, ask how long
+    a whole run takes, and how much energy. `cache=False` traces again and keeps nothing on disk.
+    `on_progress` is called with a line now and then. `timeout_s` seconds at most may pass while the workload is loaded, and
+    at each batch size that is traced. Raises subclasses of WhichGpuError.
     """
     arguments.check_name(name)
     arguments.check_batch_size(batch_size)
     arguments.check_memory_limit(memory_limit_bytes)
     arguments.check_gpus(gpus)
+    run_samples = arguments.run_samples(samples, epochs, dataset_size)
     cards = catalogue.load()
+    compared = _baseline(cards, baseline)
     named = {card.id: card for card in map(cards.find, gpus or ())}  # a card named twice is answered once
     limited = memory_limit_bytes is not None
     chosen = list(named.values()) if gpus or limited else [card for card in cards.gpus if card.cuda]
@@ -80,8 +91,13 @@ def fit(
         most, row = max(found, key=lambda pair: pair[1].max_batch_size)
         if predictor.confirm(row.max_batch_size, most.capability):
             found = answers()
-        report = [row for _, row in found]
+        sizes = {card.id: (card, row.max_batch_size) for card, row in found if row.gpu != "limit" and row.supported}
+        unit = compared or next((card for card in chosen if card.name == BASELINE), None)
+        speeds = speed_answers(predictor, sizes, unit, samples=run_samples, on_progress=on_progress)
+        report = [in_fit(row, speeds.cards.get(card.id) if row.gpu != "limit" else None) for card, row in found]
         return FitReport(
+            baseline=speeds.baseline,
+            samples=run_samples,
             workload=ref.text,
             batch_size=size,
             basis="predicted",
@@ -93,6 +109,7 @@ def fit(
                 *_taken_for(cards, gpus or ()),
                 *([_limit_note(limit_card)] if limited else []),
                 *_unbounded(row.max_batch_size for row in report),
+                *speeds.notes,
                 *([] if gpus or limited else advice.left_out(cards.gpus)),
             ),
         )
@@ -206,26 +223,39 @@ def rank(
     names: Sequence[str],
     *,
     gpus: Sequence[str] | None = None,
+    baseline: str | None = None,
+    samples: int | None = None,
+    epochs: int | None = None,
+    dataset_size: int | None = None,
+    sort: Sort = "price",
+    known: bool = True,
     cache: bool = True,
     on_progress: Progress | None = None,
     timeout_s: float = TIMEOUT_S,
 ) -> RankReport:
     """Which cards train these workloads, and what do they cost? Best first.
 
-    `names` is a list; without `gpus` all cards are ranked; the other arguments are those of `fit`. Raises subclasses of
+    `names` is a list; without `gpus` all cards are ranked; `sort` orders cards that train equally many workloads: by
+    "price" to buy, by "speed" or by "memory". Where a run is asked about, its rent is told too. `known=False` predicts also
+    where a measured or published speed is known. The other arguments are those of `fit`. Raises subclasses of
     WhichGpuError.
     """
     arguments.check_names(names)
     arguments.check_gpus(gpus)
+    arguments.check_sort(sort)
+    run_samples = arguments.run_samples(samples, epochs, dataset_size)
     refs = list({ref.text: ref for ref in map(workload.parse, names)}.values())
     cards = catalogue.load()
     wanted = None if gpus is None else {cards.find(gpu).id for gpu in gpus}
     chosen = [card for card in cards.gpus if card.cuda and (wanted is None or card.id in wanted)]
+    unit = _baseline(cards, baseline) or next((c for c in chosen if c.name == BASELINE), None)
     if not chosen:
         raise InputError(f"no card of those asked for has CUDA: {', '.join(gpus or ())}")
     answers: dict[str, dict[str, advice.Largest]] = {}
     traces: dict[str, TraceInfo] = {}
     notes: list[str] = []
+    speeds: dict[str, SpeedAnswers] = {}
+    prices = {card.id: (cards.price(card, "buy"), cards.price(card, "rent")) for card in chosen}
     for number, ref in enumerate(refs, 1):
         told_of = _part(number, len(refs), on_progress)
         with Predictor(ref, cache=cache, on_progress=told_of) as predictor:
@@ -234,17 +264,41 @@ def rank(
             if predictor.confirm(largest[most.id].batch_size, most.capability):
                 largest = _largest_on_each(predictor, chosen, told_of)
             answers[ref.text] = largest
+            sizes = {card.id: (card, largest[card.id].batch_size) for card in chosen if not largest[card.id].problems}
+            speeds[ref.text] = speed_answers(
+                predictor,
+                sizes,
+                unit,
+                samples=run_samples,
+                rents={card: rent for card, (_, rent) in prices.items()},
+                known=known,
+                on_progress=told_of,
+            )
             traces[ref.text] = predictor.info()
-            told = (*predictor.notes(), *_unbounded(one.batch_size for one in largest.values()))
+            unbounded = _unbounded(one.batch_size for one in largest.values())
+            told = (*predictor.notes(), *unbounded, *speeds[ref.text].notes)
             notes += [f"{ref.text}: {note}" for note in told]
-    prices = {card.id: (cards.price(card, "buy"), cards.price(card, "rent")) for card in chosen}
     return RankReport(
         workloads=tuple(ref.text for ref in refs),
         basis="predicted",
         traces=traces,
-        gpus=advice.ranked(chosen, answers, prices),
+        gpus=ordered(tuple(in_rank(advice.ranked(chosen, answers, prices), chosen, speeds)), sort),
+        baseline=next((answer.baseline for answer in speeds.values() if answer.baseline), None),
+        samples=run_samples,
+        sort=sort,
         notes=tuple(dict.fromkeys((*notes, *(_taken_for(cards, gpus) if gpus else advice.left_out(cards.gpus))))),
     )
+
+
+def _baseline(cards: catalogue.Catalogue, name: str | None) -> catalogue.Gpu | None:
+    """The card of a name that speeds are compared with; InputError where no speed of it can be predicted."""
+    if name is None:
+        return None
+    arguments.check_gpu(name)
+    card = cards.find(name)
+    if not card.cuda:
+        raise InputError(f"{card.name} has no CUDA, so that its speed is not known; take another --baseline")
+    return card
 
 
 def _part(number: int, count: int, on_progress: Progress | None) -> Progress | None:
@@ -292,9 +346,4 @@ def _unbounded(largest: Iterable[int]) -> list[str]:
 
 def _no_bfloat16(card: catalogue.Gpu | None) -> str | None:
     """Why a card cannot compute in bfloat16; None if it can, or when no card was named."""
-    if card is None:
-        return None
-    build = installed_torch()
-    plain = catalogue.supports(card, build.version, build.cuda)
-    with_it = catalogue.supports(card, build.version, build.cuda, ["bfloat16"])
-    return next((problem for problem in with_it if problem not in plain), None)
+    return lacks(card, ["bfloat16"]) if card is not None else None

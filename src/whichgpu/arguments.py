@@ -10,6 +10,7 @@ from typing import Any
 
 from whichgpu.errors import InputError
 
+_MOST_SAMPLES = 10**15
 TIMEOUT_S = 600.0  # how long loading the workload, or one trace, may take unless another time is given
 
 
@@ -84,3 +85,28 @@ def _no_whole_number(value: Any) -> bool:
 def _shown(value: object) -> str:
     words = " ".join(repr(value).split())
     return words if len(words) <= 40 else words[:37] + "..."
+
+
+def check_sort(sort: object) -> None:
+    """An order of a ranking."""
+    if sort not in ("price", "speed", "memory"):
+        raise InputError(f"sort {_shown(sort)}: say price, speed or memory")
+
+
+def run_samples(samples: object, epochs: object, dataset_size: object) -> int | None:
+    """Of how many samples a training run is: `samples`, or epochs over a data set; None where nothing is said."""
+    for what, count in (("samples", samples), ("epochs", epochs), ("dataset size", dataset_size)):
+        if count is None:
+            continue
+        if _no_whole_number(count):
+            raise InputError(f"{what} {_shown(count)}: it must be a whole number")
+        if not 1 <= count <= _MOST_SAMPLES:  # type: ignore[operator]
+            raise InputError(f"{what} {count}: it must be between 1 and {_MOST_SAMPLES:,}")
+    if samples is not None and (epochs is not None or dataset_size is not None):
+        raise InputError(
+            "samples and epochs both say how long a run is: give either samples, or epochs and dataset size"
+        )
+    if (epochs is None) != (dataset_size is None):
+        missing = "the dataset size" if dataset_size is None else "the number of epochs"
+        raise InputError(f"epochs and dataset size belong together: {missing} is missing, or give samples")
+    return samples if epochs is None else epochs * dataset_size  # type: ignore[return-value,operator]

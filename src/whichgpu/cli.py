@@ -16,13 +16,24 @@ import signal
 import sys
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn, cast
 
 import typer
 
 from whichgpu import cli_results, text
 from whichgpu.arguments import TIMEOUT_S
-from whichgpu.cli_common import SLOW, Json, NoCache, Sets, Timeout, discard_output
+from whichgpu.cli_common import (
+    SLOW,
+    Baseline,
+    DatasetSize,
+    Epochs,
+    Json,
+    NoCache,
+    Samples,
+    Sets,
+    Timeout,
+    discard_output,
+)
 from whichgpu.cli_common import WORKLOAD as _WORKLOAD
 from whichgpu.cli_common import print_record as _print
 from whichgpu.cli_common import progress as _progress
@@ -33,6 +44,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from whichgpu.advice import Sort
     from whichgpu.catalogue import Gpu
 
 # Typer keeps a private copy of click since 0.29, so its base of usage errors is reached through a public one.
@@ -91,14 +103,19 @@ def fit(
             help="Instead of the workload's own: adamw, sgd, ... (not for files).",
         ),
     ] = None,
+    baseline: Baseline = None,
+    samples: Samples = None,
+    epochs: Epochs = None,
+    dataset_size: DatasetSize = None,
     timeout: Timeout = TIMEOUT_S,
     no_cache: NoCache = False,
     json: Json = False,
 ) -> None:
     """Does a batch fit, and what is the largest that does?
 
-    Says for each card what the peak memory is and what holds it. Without --gpu: for every card of the
-    catalogue that CUDA runs on, grouped by the memory that it is sold with. Traces are kept in the user's cache directory, or below $WHICHGPU_CACHE.
+    Says for each card what the peak memory is and what holds it, and how fast it trains at the largest batch, predicted.
+    Without --gpu: for every card of the catalogue that CUDA runs on, grouped by the memory that it is sold with. Traces
+    are kept in the user's cache directory, or below $WHICHGPU_CACHE.
     """
     size = None if batch_size is None else text.parse_batch_size(batch_size)
     limit = None if memory_limit is None else text.parse_bytes(memory_limit)
@@ -111,6 +128,10 @@ def fit(
             gpus=gpu or None,
             memory_limit_bytes=limit,
             optimizer=optimizer,
+            baseline=baseline,
+            samples=samples,
+            epochs=epochs,
+            dataset_size=dataset_size,
             cache=not no_cache,
             on_progress=on_progress,
             timeout_s=timeout,
@@ -176,6 +197,14 @@ def explain(
 def rank(
     workloads: Annotated[list[str] | None, typer.Argument(metavar="[WORKLOAD...]", help=_WORKLOAD)] = None,
     sets: Sets = None,
+    baseline: Baseline = None,
+    samples: Samples = None,
+    epochs: Epochs = None,
+    dataset_size: DatasetSize = None,
+    sort: Annotated[
+        str,
+        typer.Option("--sort", metavar="BY", help="Order within equal verdicts: price (to buy), speed or memory."),
+    ] = "price",
     timeout: Timeout = TIMEOUT_S,
     no_cache: NoCache = False,
     json: Json = False,
@@ -184,18 +213,33 @@ def rank(
 
     Prints the largest batch of each workload on each card of the catalogue that CUDA runs on (* where not even batch size 1
     fits; cards with the same batches share a column), then the cards in three tiers with dated prices to buy
-    and to rent, the cheapest that trains all first. Cards that cannot run it at all come last, with the reason.
+    and to rent, the cheapest that trains all first, and the fastest cards, predicted. Cards that cannot run it at all
+    come last, with the reason.
     """
     from whichgpu import api  # noqa: PLC0415
     from whichgpu.sets import expand  # noqa: PLC0415
 
     with _progress(SLOW) as on_progress:
         report = api.rank(
-            expand(workloads or (), sets or ()), cache=not no_cache, on_progress=on_progress, timeout_s=timeout
+            expand(workloads or (), sets or ()),
+            baseline=baseline,
+            samples=samples,
+            epochs=epochs,
+            dataset_size=dataset_size,
+            sort=_sort(sort),
+            cache=not no_cache,
+            on_progress=on_progress,
+            timeout_s=timeout,
         )
     from whichgpu import render  # noqa: PLC0415
 
     _print(report, json, lambda console: render.print_rank(report, console))
+
+
+def _sort(words: str) -> Sort:
+    if words not in ("price", "speed", "memory"):
+        raise InputError(f"--sort {words}: say price, speed or memory")
+    return cast("Sort", words)
 
 
 @app.command()
@@ -355,17 +399,28 @@ def zoo(sets: Sets = None, json: Json = False) -> None:
 
 @app.command()
 def accuracy(
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print the page docs/accuracy.md.")] = False,
+    what: Annotated[str, typer.Argument(metavar="[WHAT]", help="memory or speed.")] = "memory",
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print the page docs/accuracy.md (memory).")] = False,
     json: Json = False,
 ) -> None:
-    """How good are the memory predictions?
+    """How good are the predictions?
 
-    Predicted against measured for every training step of the truth set, with the distribution, the bars and whether they are
-    met, and the worst cases named. The figures come with the package; nothing is measured or traced.
+    Memory: predicted against measured for every training step of the truth set, with the distribution, the bars and whether they are
+    met, and the worst cases named. Speed: step times against those measured on an H200 and published of other cards,
+    bars that are missed among them. The figures come with the package; nothing is measured or traced.
     """
     if markdown and json:
         raise InputError("--markdown and --json: choose one")
-    from whichgpu import accuracy, render  # noqa: PLC0415
+    if what not in ("memory", "speed"):
+        raise InputError(f"{what!r} has no accuracy; say memory or speed")
+    if what == "speed" and markdown:
+        raise InputError("--markdown is for `whichgpu accuracy memory`; the page on speed is docs/speed.md")
+    from whichgpu import accuracy, render, speed_accuracy  # noqa: PLC0415
+
+    if what == "speed":
+        found = speed_accuracy.report()
+        _print(found, json, lambda console: render.print_speed_accuracy(found, console))
+        return
 
     def show(console: Console) -> None:
         if markdown:

@@ -35,6 +35,19 @@ Timeout = Annotated[
     float,
     typer.Option("--timeout", metavar="S", help="Seconds that loading the workload, or one trace, may take."),
 ]
+Baseline = Annotated[
+    str | None,
+    typer.Option(
+        "--baseline", metavar="GPU", help="The card whose speed is 1; default: Quadro RTX 8000, where it is among them."
+    ),
+]
+Samples = Annotated[
+    int | None, typer.Option("--samples", metavar="N", help="Say what a run of so many samples takes: time, energy.")
+]
+Epochs = Annotated[
+    int | None, typer.Option("--epochs", metavar="N", help="The same for so many epochs, with --dataset-size.")
+]
+DatasetSize = Annotated[int | None, typer.Option("--dataset-size", metavar="N", help="Samples of an epoch.")]
 NoCache = Annotated[bool, typer.Option("--no-cache", help="Trace again, and keep nothing on disk.")]
 
 

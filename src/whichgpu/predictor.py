@@ -81,6 +81,11 @@ class Predictor:
         """All that is known, by class of cards, way of scaling and capability."""
         return self._book.answers
 
+    @property
+    def step_times(self) -> dict[str, tuple[float, int]]:
+        """Step times that are known, by card and batch size; what is added is kept with the answers."""
+        return self._book.step_times
+
     def keep(self) -> None:
         """Keep on disk what has been worked out since."""
         kinds = {scaled.example.kind for scaled in self._scalings.values()}
@@ -181,6 +186,14 @@ class Predictor:
         if scaled.affine:
             return scaled.at(batch_size)
         return Single(self._tracers.trace_at(batch_size, name))
+
+    def follows(self, capability: tuple[int, int]) -> bool:
+        """Whether the operators at any batch size follow from the traces."""
+        return self._scalings[self._class_of(capability)].affine
+
+    def traced_as(self, capability: tuple[int, int]) -> str:
+        """The class of cards whose traces hold for a capability."""
+        return self._class_of(capability)
 
     def trace(self, capability: tuple[int, int]) -> Trace:
         """An example trace for a card's compute capability."""

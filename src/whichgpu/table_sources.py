@@ -51,12 +51,9 @@ def make_table(
         _check_beside(kind, source, beside, power_of_two)
         return _beside_published(workloads, sets, gpus, cache, on_progress)
     source = source or "measured"
-    if source == "predicted" and kind in ("throughput", "relative"):
-        raise InputError(
-            f"{kind} is not predicted yet; say --source measured or published, or ask for max-batch or tiers"
-        )
     if source == "predicted":
-        figures = _predicted(expand(workloads, sets) if sets else workloads, gpus, cache, on_progress)
+        wanted = [*gpus, *([baseline] if gpus and baseline is not None else [])]
+        figures = _predicted(expand(workloads, sets) if sets else workloads, wanted, cache, on_progress)
     else:
         members = expand((), sets) if sets else []
         figures = published.figures() if source == "published" else _measured(results_file)
@@ -153,7 +150,7 @@ def _predicted(workloads: Sequence[str], gpus: Sequence[str], cache: bool, on_pr
         raise InputError("name the workloads to predict, as in: whichgpu tables max-batch resnet50 --source predicted")
     names = [catalogue.load().find(gpu).name for gpu in gpus]  # a wrong name is told before the work, not after it
     return tables.from_rank(
-        api.rank(workloads, gpus=names or None, cache=cache, on_progress=on_progress), names or None
+        api.rank(workloads, gpus=names or None, known=False, cache=cache, on_progress=on_progress), names or None
     )
 
 

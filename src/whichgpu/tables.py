@@ -224,7 +224,10 @@ def tiers(figures: Figures) -> TierTable:
 
 def _predicted(row: RankRow, workload: str) -> Figure:
     exact = not row.max_batch_size_at_least.get(workload, False)
+    speed = row.speed.get(workload)
     return Figure(
+        units_per_second=speed.samples_per_s if speed is not None else None,
+        rate_batch_size=speed.batch_size if speed is not None else None,
         max_batch_size=row.max_batch_size[workload],
         max_batch_size_pow2=row.max_batch_size_pow2[workload],  # near the limit a smaller batch may not fit
         exact=exact,
@@ -233,7 +236,7 @@ def _predicted(row: RankRow, workload: str) -> Figure:
 
 
 def from_rank(report: RankReport, gpus: Collection[str] | None = None) -> Figures:
-    """A ranking as figures: largest batches, tiers and prices; how fast anything runs, it does not say.
+    """A ranking as figures: largest batches, speed at these, tiers and prices.
 
     Of all cards or those named, those that can run the step at all; the others are left to the notes. InputError where
     none is left.
@@ -261,7 +264,9 @@ def from_rank(report: RankReport, gpus: Collection[str] | None = None) -> Figure
         basis="predicted",
         source=f"steps traced with {', '.join(versions) or 'an unknown torch'}",
         cards=tuple(cards),
-        lines=tuple(Line(workload=name, name=name, batch_unit="samples", rate_unit="") for name in report.workloads),
+        lines=tuple(
+            Line(workload=name, name=name, batch_unit="samples", rate_unit="samples/s") for name in report.workloads
+        ),
         figures=tuple(tuple(_predicted(row, name) for row in rows) for name in report.workloads),
         notes=(*report.notes, *left_out),
     )

@@ -103,6 +103,15 @@ def format_seconds(seconds: float | None) -> str:
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
+def format_long(seconds: float) -> str:
+    """The duration of a run, with three figures at most: "42 s", "35 min", "5.2 h", "3.1 days"."""
+    for size, unit in ((86_400, "days"), (3600, "h"), (60, "min")):
+        if seconds >= 1.995 * size:
+            count = seconds / size
+            return f"{count:,.1f} {unit}" if count < 9.95 else f"{count:,.0f} {unit}"
+    return f"{seconds:.0f} s" if seconds >= 9.5 else f"{seconds:.2g} s"
+
+
 def format_duration(seconds: float) -> str:
     """A measured step time with three figures: "0.412 ms", "12.3 ms", "1.25 s"."""
     value, unit = (seconds, "s") if seconds >= 0.9995 else (seconds * 1000, "ms")

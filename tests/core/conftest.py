@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -10,6 +11,13 @@ from made_up_tracer import World, tracer_of
 from whichgpu import predictor, tracing, workspaces
 
 CONFIRM = predictor.Predictor.confirm
+
+
+@pytest.fixture(autouse=True)
+def _no_results(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No measurement of whoever runs the tests stands in an answer."""
+    if "WHICHGPU_RESULTS" not in os.environ:
+        monkeypatch.setenv("WHICHGPU_RESULTS", str(tmp_path_factory.getbasetemp() / "no-results.sqlite"))
 
 
 @pytest.fixture

@@ -7,6 +7,9 @@ from whichgpu.catalogue import Price
 from whichgpu.explanation import ExplainReport, Holder, Others, Span
 from whichgpu.intervals import Verdict
 from whichgpu.remedies import LeftOut, Remedy
+from whichgpu.runs import run
+from whichgpu.speed.record import PredictedSpeed
+from whichgpu.speed.record import speed as speed_record
 
 MIB = 1 << 20
 TRACE = TraceInfo(kind="fake", affine=True, seconds=4.23, torch_version="2.14.1", batch_sizes=(4, 8, 67, 1190))
@@ -42,6 +45,16 @@ def pow2(batch_size: int) -> int:
     return 1 << (batch_size.bit_length() - 1) if batch_size else 0
 
 
+def speed_of(mib: int, batch_size: int) -> PredictedSpeed | None:
+    """Made-up: the more memory, the faster."""
+    return speed_record(batch_size, 200 * batch_size / mib, 0.2, "compute") if batch_size else None
+
+
+def ratio(found: PredictedSpeed | None) -> float | None:
+    """As a ratio to the Quadro RTX 8000's."""
+    return round(found.samples_per_s / (49152 / 200), 3) if found is not None else None
+
+
 def fit_row(gpu: str, memory_bytes: int, largest: int, batch_size: int, supported: bool = True) -> FitRow:
     """One card's answer."""
     safe = largest * 9 // 10
@@ -67,6 +80,11 @@ def fit_row(gpu: str, memory_bytes: int, largest: int, batch_size: int, supporte
         peak_op="aten.convolution_backward.default" if fits else "",
         supported=supported,
         notes=() if supported else (P100_NOTE,),
+        speed=(found := speed_of(memory_bytes // MIB, largest) if supported and gpu != "limit" else None),
+        speed_missing="" if found is not None else "not even batch size 1 fits",
+        relative_speed=ratio(found),
+        best_speed=speed_record(128, 1.02, 0.2, "compute") if gpu == "RTX 4090" else None,
+        run=run(10**6, found, 350) if found is not None else None,
     )
 
 
@@ -86,6 +104,8 @@ def fit_report(batch_size: int = 64, named: tuple[str, ...] = (), limit: bool = 
         trace=TRACE,
         gpus=tuple(rows),
         notes=("workspaces of convolutions are not counted: small models can need more",),
+        baseline="Quadro RTX 8000",
+        samples=10**6,
     )
 
 
@@ -129,6 +149,14 @@ def rank_report(cards: int = len(CARDS)) -> RankReport:
                 buy=price(buy, "once"),
                 rent=price(rent, "hour"),
                 notes=() if supported else (P100_NOTE,),
+                speed=(
+                    found := {
+                        "resnet50": speed_of(mib, resnet50) if supported else None,
+                        "gpt2": speed_of(mib // 10, gpt2) if supported else None,
+                    }
+                ),
+                relative_speed={"resnet50": ratio(found["resnet50"]), "gpt2": None},
+                run={name: run(10**6, one, 350, rent) if one is not None else None for name, one in found.items()},
             )
         )
     return RankReport(
@@ -137,6 +165,8 @@ def rank_report(cards: int = len(CARDS)) -> RankReport:
         traces={"resnet50": TRACE, "gpt2": TraceInfo(kind="real-cpu", affine=False, seconds=31.0)},
         gpus=tuple(rows),
         notes=("every card is taken with all of its memory free",),
+        baseline="Quadro RTX 8000",
+        samples=10**6,
     )
 
 

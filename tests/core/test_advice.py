@@ -60,7 +60,7 @@ def test_json_keys_of_fit_are_frozen() -> None:
     report = FitReport(workload="w", batch_size=8, basis="predicted", trace=INFO, gpus=rows)
     found = json.loads(msgspec.json.encode(report))
 
-    assert ["workload", "batch_size", "basis", "trace", "gpus", "notes"] == list(found)
+    assert ["workload", "batch_size", "basis", "trace", "gpus", "notes", "baseline", "samples"] == list(found)
     keys = ["kind", "affine", "seconds", "cached", "torch_version", "batch_sizes", "failed_batch_sizes"]
     keys += ["unit", "items_per_sample"]
     assert keys == list(found["trace"])
@@ -84,6 +84,13 @@ def test_json_keys_of_fit_are_frozen() -> None:
             "peak_op",
             "supported",
             "notes",
+            "speed",
+            "speed_missing",
+            "speed_note",
+            "relative_speed",
+            "best_speed",
+            "known_speeds",
+            "run",
         ] == list(row)
         assert [
             "weights_bytes",
@@ -246,7 +253,7 @@ def test_json_keys_of_rank_are_frozen() -> None:
     report = RankReport(workloads=("w0",), basis="predicted", traces={"w0": INFO}, gpus=rows)
     found = json.loads(msgspec.json.encode(report))
 
-    assert ["workloads", "basis", "traces", "gpus", "notes"] == list(found)
+    assert ["workloads", "basis", "traces", "gpus", "notes", "baseline", "samples", "sort"] == list(found)
     assert [
         "gpu",
         "memory_bytes",
@@ -261,6 +268,11 @@ def test_json_keys_of_rank_are_frozen() -> None:
         "buy",
         "rent",
         "notes",
+        "speed",
+        "speed_missing",
+        "relative_speed",
+        "best_speed",
+        "run",
     ] == list(found["gpus"][0])
     assert {"w0": 4} == found["gpus"][0]["max_batch_size"] == found["gpus"][0]["max_batch_size_pow2"]
     assert {"w0": 2} == found["gpus"][0]["max_batch_size_safe"]

@@ -27,9 +27,33 @@ from whichgpu.errors import CatalogueError
 ROOT = Path(__file__).parents[2]
 OPTIONS = {
     "": ["--version"],
-    "fit": ["WORKLOAD", "--batch-size", "--gpu", "--memory-limit", "--optimizer", "--timeout", "--no-cache", "--json"],
+    "fit": [
+        "WORKLOAD",
+        "--batch-size",
+        "--gpu",
+        "--memory-limit",
+        "--optimizer",
+        "--baseline",
+        "--samples",
+        "--epochs",
+        "--dataset-size",
+        "--timeout",
+        "--no-cache",
+        "--json",
+    ],
     "explain": ["WORKLOAD", "--batch-size", "--gpu", "--snapshot", "--timeout", "--no-cache", "--json"],
-    "rank": ["[WORKLOAD...]", "--set", "--timeout", "--no-cache", "--json"],
+    "rank": [
+        "[WORKLOAD...]",
+        "--set",
+        "--baseline",
+        "--samples",
+        "--epochs",
+        "--dataset-size",
+        "--sort",
+        "--timeout",
+        "--no-cache",
+        "--json",
+    ],
     "bench": [
         "[WORKLOAD...]",
         "--set",
@@ -49,7 +73,7 @@ OPTIONS = {
         "--json",
     ],
     "gpus": ["[NAME]", "--json"],
-    "accuracy": ["--markdown", "--json"],
+    "accuracy": ["[WHAT]", "--markdown", "--json"],
     "zoo": ["--set", "--json"],
     "results": ["--workload", "--gpu", "--outcome", "--origin", "--results", "--json"],
     "results list": ["--workload", "--gpu", "--outcome", "--origin", "--results", "--json"],
@@ -193,9 +217,7 @@ def test_the_version_is_printed(capsys: pytest.CaptureFixture[str], api: FakeApi
 
 def test_fit_passes_everything_on(api: FakeApi) -> None:
     """Each option of fit reaches the call in its unit."""
-    arguments = (
-        "resnet50 --batch-size 64 --gpu 4090 --gpu h100 --memory-limit 8GiB --optimizer sgd --no-cache --timeout 90"
-    )
+    arguments = "resnet50 --batch-size 64 --gpu 4090 --gpu h100 --memory-limit 8GiB --optimizer sgd --baseline a40 --epochs 3 --dataset-size 1000 --no-cache --timeout 90"
     assert 0 == run("fit", *arguments.split())
     assert [
         (
@@ -205,6 +227,10 @@ def test_fit_passes_everything_on(api: FakeApi) -> None:
                 "gpus": ["4090", "h100"],
                 "memory_limit_bytes": 8 << 30,
                 "optimizer": "sgd",
+                "baseline": "a40",
+                "samples": None,
+                "epochs": 3,
+                "dataset_size": 1000,
                 "cache": False,
                 "on_progress": ANY,
                 "timeout_s": 90.0,
@@ -222,6 +248,10 @@ def test_fit_leaves_what_is_not_said_open(api: FakeApi) -> None:
         "gpus": None,
         "memory_limit_bytes": None,
         "optimizer": None,
+        "baseline": None,
+        "samples": None,
+        "epochs": None,
+        "dataset_size": None,
         "cache": True,
         "on_progress": ANY,
         "timeout_s": 600.0,
@@ -246,8 +276,22 @@ def test_explain_passes_everything_on(api: FakeApi) -> None:
 
 def test_rank_passes_all_workloads(api: FakeApi) -> None:
     """Several workloads are ranked together, in order."""
-    assert 0 == run("rank", "gpt2", "resnet50", "--no-cache")
-    assert [(["gpt2", "resnet50"], {"cache": False, "on_progress": ANY, "timeout_s": 600.0})] == api.calls
+    assert 0 == run("rank", "gpt2", "resnet50", "--no-cache", "--samples", "500", "--sort", "speed")
+    assert [
+        (
+            ["gpt2", "resnet50"],
+            {
+                "baseline": None,
+                "samples": 500,
+                "epochs": None,
+                "dataset_size": None,
+                "sort": "speed",
+                "cache": False,
+                "on_progress": ANY,
+                "timeout_s": 600.0,
+            },
+        )
+    ] == api.calls
 
 
 def test_named_cards_are_shown_closely(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:

@@ -332,7 +332,7 @@ def test_gpus_are_listed_by_memory() -> None:
     assert "…" not in "".join(lines)
 
 
-FIT_KEYS = ["workload", "batch_size", "basis", "trace", "gpus", "notes"]
+FIT_KEYS = ["workload", "batch_size", "basis", "trace", "gpus", "notes", "baseline", "samples"]
 TRACE_KEYS = [
     "kind",
     "affine",
@@ -348,15 +348,17 @@ ROW_KEYS = [
     *("gpu", "memory_bytes", "fits", "verdict", "peak_reserved_bytes", "peak_reserved_low_bytes"),
     *("peak_reserved_high_bytes", "peak_allocated_bytes", "context_bytes", "max_batch_size", "max_batch_size_safe"),
     *("max_batch_size_pow2", "max_batch_size_at_least", "breakdown", "peak_phase", "peak_op", "supported", "notes"),
+    *("speed", "speed_missing", "speed_note", "relative_speed", "best_speed", "known_speeds", "run"),
 ]
 BREAKDOWN_KEYS = [
     *("weights_bytes", "gradients_bytes", "optimizer_state_bytes", "activations_bytes"),
     *("temporaries_bytes", "workspaces_bytes", "inputs_bytes", "buffers_bytes"),
 ]
-RANK_KEYS = ["workloads", "basis", "traces", "gpus", "notes"]
+RANK_KEYS = ["workloads", "basis", "traces", "gpus", "notes", "baseline", "samples", "sort"]
 RANK_ROW_KEYS = [
     *("gpu", "memory_bytes", "compute_capability", "tier", "trains", "max_batch_size"),
     *("max_batch_size_safe", "max_batch_size_pow2", "max_batch_size_at_least", "supported", "buy", "rent", "notes"),
+    *("speed", "speed_missing", "relative_speed", "best_speed", "run"),
 ]
 PRICE_KEYS = [
     *("usd", "unit", "condition", "offers", "lowest_usd", "highest_usd"),

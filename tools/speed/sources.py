@@ -8,15 +8,19 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import lzma
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from speed import profiled
 from speed.steps import Step
 from whichgpu import catalogue
-from whichgpu.speed.costs import Cost, Product, costs
+from whichgpu.speed.asked import Cost, Product
+from whichgpu.speed.costs import costs
+from whichgpu.speed.memory_bound import NARROW
 from whichgpu.speed.rates import Rates, rates
 from whichgpu.speed.step_time import Demand
 from whichgpu.trace import Op, Tensor
@@ -35,6 +39,14 @@ CARDS = {
 NEUSIGHT = "NeuSight (Georgia Institute of Technology, 2025), PyTorch 2.1, CUDA 12.1, fp32 without TF32"
 
 
+H200_STEPS = Path(__file__).parent / "data" / "h200_steps.jsonl"
+# launches that a queue takes; share of the GPU's time from which a full one may have held the host up
+QUEUE, WAITS = 1000, 0.7
+_PYTORCHS = {f"cudnn_{kind}": kind for name in ("batch_norm", "batch_norm_backward") for kind in (name, f"{name}_last")}
+H200 = "operators on an H200, PyTorch 2.11"
+H200_OPS = Path(__file__).parent / "data" / "h200_ops.jsonl.xz"
+
+
 class Measured(NamedTuple):
     """Seconds of an operator on a card."""
 
@@ -46,6 +58,14 @@ class Measured(NamedTuple):
     start: str = ""  # whose launch is in the seconds: a name of a constant that belongs to the measurement alone
     asked: Demand | None = None  # of a whole step; its costs are `costs`
     factor: str = ""  # whose other implementation is in the seconds: likewise
+    host: bool = False  # the seconds are those of the host, to queue the step
+    times: tuple[int, ...] = ()  # how often each of the costs, where that is not once
+
+    def counted(self) -> Iterator[tuple[Cost, int]]:
+        """The costs, and how often each."""
+        if self.asked is not None:
+            return iter(self.asked.costs.items())
+        return zip(self.costs, self.times or (1,) * len(self.costs), strict=True)
 
 
 @cache
@@ -94,7 +114,10 @@ def _neusight_cost(row: dict[str, str]) -> Cost:
     elements = int(float(row["B"])) * int(float(row["H"]))
     kinds = {"ln": "layer_norm", "softmax": "softmax"}
     reads = 3 if name in ("add", "mul", "div", "pow") else 2
-    return Cost(kinds.get(name, "elementwise"), "fp32", 0.0, 4 * reads * elements, 1)
+    kind, units = kinds.get(name, "elementwise"), elements
+    if name == "ln":
+        kind, units = kind + ("_narrow" if float(row["H"]) < NARROW else ""), int(float(row["B"]))
+    return Cost(kind, "fp32", 0.0, 4 * reads * elements, 1, units=units)
 
 
 def neusight_convolutions(folder: Path, most: int, seed: int = 0) -> Iterator[Measured]:
@@ -126,20 +149,52 @@ def neusight_convolutions(folder: Path, most: int, seed: int = 0) -> Iterator[Me
             yield Measured(NEUSIGHT, "conv", card, costs(op), float(row["Latency"]) / 1e3, f"conv@{gpu}")
 
 
-def measured_ops(path: Path, card: str) -> Iterator[Measured]:
+def measured_ops(path: Path = H200_OPS, card: str = "H200 SXM 141GB") -> Iterator[Measured]:
     """Points of tools/measure_ops.py."""
     where = card_named(card)
-    with path.open() as stream:
+    with lzma.open(path, "rt") as stream:
         for line in stream:
             row = json.loads(line)
             if "warm_us" not in row:
                 continue
             found = costs(operator(row), tf32_matmul=row["tf32"])
-            seconds = (
-                row["warm_us"] * row.get("cold_us", row["warm_us"])
-            ) ** 0.5 / 1e6  # in steps some are, some are not
+            # in steps some operands are still in the cache, some are not
+            seconds = (row["warm_us"] * row.get("cold_us", row["warm_us"])) ** 0.5 / 1e6
+            # called by its name PyTorch's own kernel runs, where a step takes cuDNN's
+            found = tuple(cost._replace(kind=_PYTORCHS.get(cost.kind, cost.kind)) for cost in found)
             if found:
-                yield Measured("H200", row["group"], where, found, seconds)
+                yield Measured(H200, row["group"], where, found, seconds)
+
+
+def profiled_steps(steps: Iterable[Step]) -> Iterator[Measured]:
+    """What classes of operators took inside steps of an H200 that are fitted to."""
+    profiles = profiled.read()
+    for step in steps:
+        profile = profiles.get((step.workload.removeprefix("truth:"), step.batch_size))
+        if profile is None:
+            continue
+        for found in profiled.by_class(step, profile):
+            yield Measured(
+                step.table, f"in steps: {found.name}", card_named(step.card), tuple(found.costs), found.seconds,
+                times=tuple(found.costs.values()),
+            )  # fmt: skip
+
+
+def timed_steps() -> dict[tuple[str, int], dict[str, Any]]:
+    """Rows of tools/measure_steps.py by workload and batch size."""
+    rows = map(json.loads, H200_STEPS.read_text().splitlines())
+    return {(row["name"], row["batch_size"]): row for row in rows if "step_s" in row}
+
+
+def host_times(steps: Iterable[Step]) -> Iterator[Measured]:
+    """What the host took to queue steps of an H200, where it did not wait for the card."""
+    measured = timed_steps()
+    for step in steps:
+        row = measured.get((step.workload.removeprefix("truth:"), step.batch_size))
+        if row is None or (row["host_s"] > WAITS * row.get("busy_s", 0.0) and row.get("kernels", 0) > QUEUE):
+            continue
+        card = card_named(step.card)
+        yield Measured(step.table, "host", card, tuple(step.asked.costs), row["host_s"], asked=step.asked, host=True)
 
 
 def operator(row: dict[str, Any]) -> Op:

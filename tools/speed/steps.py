@@ -7,7 +7,7 @@ import lzma
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from whichgpu.speed.costs import Cost, Product
+from whichgpu.speed.asked import Cost, Product
 from whichgpu.speed.step_time import Demand
 
 FILE = Path(__file__).parent / "data" / "steps.json.xz"
@@ -46,5 +46,5 @@ def load(path: Path = FILE) -> list[Step]:
 
 def _demand(found: list[Any]) -> Demand:
     *pairs, launches = found
-    costs = {Cost(*fields[:-1], None if fields[-1] is None else Product(*fields[-1])): times for fields, times in pairs}
+    costs = {Cost(*fields)._replace(product=fields[5] and Product(*fields[5])): times for fields, times in pairs}
     return Demand(costs, launches)

@@ -14,6 +14,7 @@ from whichgpu.render.fit import print_fit
 from whichgpu.render.lists import print_gpus, print_zoo
 from whichgpu.render.rank import print_rank
 from whichgpu.render.results import print_results
+from whichgpu.render.speed import print_speed_accuracy
 from whichgpu.render.tables import print_table, table_csv, table_markdown
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "print_gpus",
     "print_rank",
     "print_results",
+    "print_speed_accuracy",
     "print_table",
     "print_zoo",
     "table_csv",

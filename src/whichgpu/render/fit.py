@@ -29,6 +29,7 @@ from whichgpu.render.common import (
     print_whole,
     traced_at,
 )
+from whichgpu.render.speed import Row, print_runs, print_speeds, speed_facts
 
 _BAR_WIDTH = 24
 _USUAL = 76  # below this, tables of cards do without the padding
@@ -42,7 +43,7 @@ def print_fit(report: FitReport, console: Console, *, detailed: bool) -> None:
     console.print(traced_at(report.trace))
     for row in report.gpus:
         if detailed or row.gpu == "limit":
-            _print_card(row, report.batch_size, console)
+            _print_card(row, report.batch_size, report.baseline, console)
     if not detailed:
         cards = [row for row in report.gpus if row.gpu != "limit"]
         usable = [row for row in cards if row.supported]
@@ -50,13 +51,17 @@ def print_fit(report: FitReport, console: Console, *, detailed: bool) -> None:
         batches = [size for row in cards for size in (row.max_batch_size_safe, row.max_batch_size)]
         print_legend(batches, console, more=any(row.max_batch_size_at_least for row in cards))
         _print_example(usable, console)
+        speeds = (Row(row.gpu, row.speed, row.best_speed, row.relative_speed) for row in usable)
+        print_speeds("Speed at the largest batch that likely fits", speeds, report.baseline, console)
+        run = f"A run of {text.format_count(report.samples)} samples"
+        print_runs(run, ((row.gpu, row.run, None) for row in usable), console)
         print_unsupported(
             "largest batch", ((row.notes, f"{row.gpu} {_batch(row, row.max_batch_size)}") for row in cards), console
         )
     print_notes(report.notes, console)
 
 
-def _print_card(row: FitRow, batch_size: int, console: Console) -> None:
+def _print_card(row: FitRow, batch_size: int, baseline: str | None, console: Console) -> None:
     memory = text.format_bytes(row.memory_bytes)
     name = f"Memory limit of {memory}" if row.gpu == "limit" else f"{row.gpu} ({memory})"
     console.print()
@@ -77,6 +82,8 @@ def _print_card(row: FitRow, batch_size: int, console: Console) -> None:
     elif row.breakdown is not None:
         needed = sum(count for _, count in _items(row.breakdown))
         facts.add_row("would allocate", text.format_bytes(needed) + where)
+    for title, words in speed_facts(row, baseline):
+        facts.add_row(title, words)
     print_whole(Padding(facts, (0, 0, 0, 2)), console)
     if row.breakdown is not None:
         console.print("  held at the peak" if row.peak_reserved_bytes is not None else "  would be held at the peak")

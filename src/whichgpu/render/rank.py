@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from whichgpu import text
-from whichgpu.advice import RankReport, RankRow, Tier, is_current
+from whichgpu.advice import RankReport, RankRow, Sort, Tier, is_current
 from whichgpu.catalogue import Price
 from whichgpu.render.common import (
     add_column,
@@ -29,6 +29,7 @@ from whichgpu.render.common import (
     print_whole,
     traced,
 )
+from whichgpu.render.speed import Row, print_runs, print_speeds
 
 _TIERS: dict[Tier, str] = {
     "all": "Trains all",
@@ -62,7 +63,7 @@ def print_rank(report: RankReport, console: Console) -> None:
     for block in _blocks(report.workloads, columns, console):
         console.print()
         print_whole(_batch_table(report.workloads, block, console), console)
-    _print_members(columns, console)
+    _print_members(columns, report.sort, console)
     more = any(any(row.max_batch_size_at_least.values()) for row in report.gpus)
     print_legend([batch for row in report.gpus for batch in row.max_batch_size.values()], console, more=more)
     numbers = {row.gpu: column.number for column in columns for row in column.rows}
@@ -70,9 +71,17 @@ def print_rank(report: RankReport, console: Console) -> None:
         rows = [row for row in report.gpus if row.tier == tier and row.supported]
         if rows:
             _print_tier(title, rows, numbers, len(report.workloads), console)
+    for name in report.workloads:
+        rows = [row for row in report.gpus if row.supported]
+        speeds = (
+            Row(row.gpu, row.speed.get(name), row.best_speed.get(name), row.relative_speed.get(name)) for row in rows
+        )
+        print_speeds(f"Speed of {breakable(name)}", speeds, report.baseline, console)
+        run = f"A run of {text.format_count(report.samples)} samples of {breakable(name)}"
+        print_runs(run, ((row.gpu, row.run.get(name), row.rent) for row in rows), console)
     if any(row.buy or row.rent for row in report.gpus):
         console.print()
-        console.print(_PRICES)
+        console.print(f"{_PRICES}{_ORDERS[report.sort]} {_WORDS}")
     print_unsupported(
         ", ".join(map(breakable, report.workloads)), ((row.notes, _in_brief(row)) for row in report.gpus), console
     )
@@ -123,11 +132,11 @@ def _batch_table(workloads: Sequence[str], columns: Sequence[_Column], console: 
     return table
 
 
-def _print_members(columns: Sequence[_Column], console: Console) -> None:
+def _print_members(columns: Sequence[_Column], sort: Sort, console: Console) -> None:
     table = dense_table()
     for title in ("Column>", "Sold as>"):
         add_column(table, title)
-    table.add_column("Cards, the cheapest to buy first")
+    table.add_column(f"Cards, {_BEFORE[sort]}")
     for column in columns:
         table.add_row(str(column.number), column.memory(), listed(row.gpu for row in column.rows))
     console.print()
@@ -159,11 +168,19 @@ def _print_tier(
         console.print(f"{title}, no price known: {listed(unpriced)}")
 
 
-_PRICES = (
-    "Prices are medians of dated offers (providers and sources: --json), and cards are ordered by price "
-    "alone, those with old prices only after the others: speed is not compared. lowest: of a shop's listings; "
-    "launch: the maker's price then; dated: no newer offer is known."
-)
+_PRICES = "Prices are medians of dated offers (providers and sources: --json), and "
+_ORDERS: dict[Sort, str] = {
+    "price": "cards are ordered by price alone, those with old prices only after the others: --sort speed orders by speed.",
+    "speed": "cards are ordered by predicted samples per second alone: prices do not change the order.",
+    "memory": "cards are ordered by memory alone: neither price nor speed changes the order.",
+}
+_WORDS = "lowest: of a shop's listings; launch: the maker's price then; dated: no newer offer is known."
+_FIRST: dict[Sort, str] = {"price": "First choice", "speed": "Fastest", "memory": "Most memory"}
+_BEFORE: dict[Sort, str] = {
+    "price": "the cheapest to buy first",
+    "speed": "the fastest first",
+    "memory": "the largest first",
+}
 
 
 def _buy(price: Price | None) -> tuple[str, str, str]:
@@ -200,12 +217,14 @@ def _first_choice(report: RankReport) -> Text:
     usable = [row for row in report.gpus if row.tier == "all" and row.supported]
     if not usable:
         return Text("No supported card trains all of them.")
-    first = next((row for row in usable if is_current(row.buy)), usable[0])
+    first = usable[0]
+    if report.sort == "price":
+        first = next((row for row in usable if is_current(row.buy)), first)
     rented = [row for row in usable if is_current(row.rent)]
     cheapest = min(rented, key=lambda row: row.rent.usd if row.rent else 0.0, default=first)
     offers = [_offer(price) for price in (first.buy, first.rent) if price is not None]
     said = " or ".join(offers) if offers else "no price known"
-    choice = Text.assemble("First choice that trains all: ", (first.gpu, "bold"), f", {said}")
+    choice = Text.assemble(f"{_FIRST[report.sort]} that trains all: ", (first.gpu, "bold"), f", {said}")
     if cheapest is not first and cheapest.rent is not None:
         choice.append_text(Text.assemble("\nCheapest to rent: ", (cheapest.gpu, "bold"), f", {_offer(cheapest.rent)}"))
     return choice

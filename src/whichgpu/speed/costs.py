@@ -11,76 +11,16 @@ waits for the host to read a value.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from math import ceil, prod
+from math import ceil, gcd, prod
 from typing import NamedTuple
 
+from whichgpu.speed.asked import DTYPE_BYTES, TENSOR_PIPES, Cost, Product, pipe_of, tensor_bytes, total
+from whichgpu.speed.memory_bound import WITHOUT_KERNEL, by_memory, plain
 from whichgpu.trace import Op, Tensor
 
-DTYPE_BYTES = {
-    "float64": 8,
-    "float32": 4,
-    "float16": 2,
-    "bfloat16": 2,
-    "int64": 8,
-    "uint64": 8,
-    "int32": 4,
-    "uint32": 4,
-    "int16": 2,
-    "uint16": 2,
-    "int8": 1,
-    "uint8": 1,
-    "bool": 1,
-    "float8_e4m3fn": 1,
-    "float8_e5m2": 1,
-    "complex64": 8,
-    "complex128": 16,
-}
 # ATen/native/cuda/MultiTensorApply.cuh: how many tensors one launch takes, by the number of lists; blocks and elements of each
 _TENSORS_A_LAUNCH = (110, 64, 48, 36, 30)
 _BLOCKS_A_LAUNCH, _BLOCK_ELEMENTS = 320, 65536
-_WITHOUT_KERNEL = frozenset(
-    {
-        "empty",
-        "empty_like",
-        "empty_strided",
-        "new_empty",
-        "new_empty_strided",
-        "resize_",
-        "is_coalesced",
-        "_efficientzerotensor",
-    }
-)
-_FILLS = frozenset({"zero_", "fill_", "zeros", "ones", "full", "zeros_like", "ones_like", "full_like", "new_zeros", "new_ones",
-                    "new_full", "scalar_tensor", "arange"})  # fmt: skip
-_LOOK_UPS = frozenset({"embedding", "index_select", "gather", "index", "take", "take_along_dim"})
-_SCATTERS = frozenset(
-    {"index_add_", "index_add", "scatter_add_", "scatter_add", "scatter_", "scatter", "scatter_reduce", "index_put_", "index_put",
-     "index_copy_", "index_copy", "_index_put_impl_", "masked_scatter_", "masked_scatter"}
-)  # fmt: skip
-# kind of efficiency -> beginnings of operators' names; the first that fits
-_KINDS = (
-    ("layer_norm_backward", ("native_layer_norm_backward", "_fused_rms_norm_backward")),
-    ("layer_norm", ("native_layer_norm", "_fused_rms_norm")),
-    ("batch_norm_backward", ("native_batch_norm_backward", "cudnn_batch_norm_backward", "batch_norm_backward")),
-    ("batch_norm", ("native_batch_norm", "cudnn_batch_norm", "_native_batch_norm", "_batch_norm", "batch_norm")),
-    ("group_norm_backward", ("native_group_norm_backward",)),
-    ("group_norm", ("native_group_norm",)),
-    ("softmax_backward", ("_softmax_backward", "_log_softmax_backward")),
-    ("softmax", ("_softmax", "_log_softmax", "logsumexp")),
-    ("dropout", ("native_dropout", "bernoulli", "rand", "normal_", "uniform_", "exponential_")),
-    ("pool_backward", ("max_pool2d_with_indices_backward", "max_pool3d_with_indices_backward", "avg_pool2d_backward",
-                       "avg_pool3d_backward", "_adaptive_avg_pool2d_backward", "adaptive_max_pool2d_backward")),
-    ("pool", ("max_pool", "avg_pool", "_adaptive_avg_pool", "adaptive_max_pool")),
-    ("interpolate_backward", ("upsample_bilinear2d_backward", "upsample_nearest2d_backward", "upsample_bicubic2d_backward",
-                              "reflection_pad2d_backward", "grid_sampler_2d_backward")),
-    ("interpolate", ("upsample_", "reflection_pad", "grid_sampler")),
-    ("embedding_backward", ("embedding_dense_backward", "embedding_backward")),
-    ("sort", ("sort", "topk", "_unique", "unique", "nonzero", "randperm", "nms", "bincount", "searchsorted", "msort")),
-    ("cumulative", ("cumsum", "cumprod", "logcumsumexp")),
-    ("reduction", ("sum", "mean", "linalg_vector_norm", "norm", "max", "min", "amax", "amin", "argmax", "argmin", "any", "all",
-                   "var", "std", "mse_loss", "l1_loss", "smooth_l1_loss", "binary_cross_entropy", "prod", "count_nonzero")),
-    ("cat", ("cat", "stack")),
-)  # fmt: skip
 _FOREACH_LISTS = {
     "add_": 2,
     "sub_": 2,
@@ -93,33 +33,26 @@ _FOREACH_LISTS = {
     "maximum_": 2,
     "copy_": 2,
 }
+_TAPS_TO_BEGIN = 5  # of a depthwise kernel, that an element's beginning and end take as long as
+_CHANNELS = {"tf32": 4, "fp16": 8, "bf16": 8}  # that tensor cores take at a time: 16 bytes; fewer are filled up
+_ATTENTION_ROWS = 64  # that an attention kernel takes at a time; sequences are filled up to a multiple
 _ATTENTION = ("flash", "efficient", "cudnn", "fused", "math")
 
 
-class Product(NamedTuple):
-    """A batch of matrix products of the same size."""
-
-    groups: int
-    rows: int
-    columns: int
-    inner: int
-
-
-class Cost(NamedTuple):
-    """What one kernel, or some of one kind, asks of a GPU."""
-
-    kind: str  # whose efficiency applies
-    pipe: str  # arithmetic that it is done in: "fp64", "fp32", "tf32", "fp16" or "bf16"
-    flops: float
-    bytes: float
-    kernels: int
-    product: Product | None = None
-
-
 def costs(op: Op, *, tf32_matmul: bool = False) -> tuple[Cost, ...]:
-    """What an operator asks of a GPU; empty where it launches no kernel."""
+    """What an operator asks of a GPU; empty where it launches no kernel.
+
+    One whose tensors are not those that its name promises, as variants of operators have them, counts as elementwise.
+    """
+    try:
+        return _costs(op, tf32_matmul)
+    except (IndexError, ValueError, ZeroDivisionError):
+        return (plain(op),)
+
+
+def _costs(op: Op, tf32_matmul: bool) -> tuple[Cost, ...]:
     base = op.name.split(".")[1] if op.name.count(".") > 1 else op.name
-    if base in _WITHOUT_KERNEL:
+    if base in WITHOUT_KERNEL:
         return ()
     if base in ("mm", "addmm", "bmm", "baddbmm", "_grouped_mm", "addmv", "mv", "dot", "_scaled_mm"):
         return (_matrix_product(op, base, tf32_matmul),)
@@ -133,26 +66,7 @@ def costs(op: Op, *, tf32_matmul: bool = False) -> tuple[Cost, ...]:
         return _recurrent(op, base)
     if base.startswith(("_foreach_", "_fused_adam", "_fused_sgd", "_fused_adagrad", "_amp_foreach")):
         return (_many_tensors(op, base),)
-    return (_by_memory(op, base),)
-
-
-def tensor_bytes(tensor: Tensor) -> int:
-    """Bytes of a tensor's elements, those that it repeats counted once."""
-    elements = prod(tensor.shape)
-    if 0 in tensor.stride:
-        elements = prod(size for size, stride in zip(tensor.shape, tensor.stride, strict=True) if stride)
-    return elements * DTYPE_BYTES.get(tensor.dtype, 4)
-
-
-def _total(tensors: Iterable[Tensor]) -> int:
-    return sum(map(tensor_bytes, tensors))
-
-
-def pipe_of(dtype: str, tf32: bool) -> str:
-    """Which arithmetic a dtype is computed in."""
-    if dtype in ("float32", "complex64"):
-        return "tf32" if tf32 else "fp32"
-    return {"float16": "fp16", "bfloat16": "bf16", "float64": "fp64", "complex128": "fp64"}.get(dtype, "fp32")
+    return (by_memory(op, base),)
 
 
 def _matrix_product(op: Op, base: str, tf32: bool) -> Cost:
@@ -166,8 +80,24 @@ def _matrix_product(op: Op, base: str, tf32: bool) -> Cost:
         rows, groups = max(rows // experts, 1), experts
     product = Product(groups, rows, columns, inner)
     flops = op.flops or 2.0 * groups * rows * columns * inner
-    kind = "batched_product" if groups > 1 else "product"
-    return Cost(kind, pipe_of(first.dtype, tf32), flops, _total(op.inputs) + _total(op.outputs), 1, product)
+    pipe = pipe_of(first.dtype, tf32)
+    kind = ("batched_product" if groups > 1 else "product") + _alignment((first, second, *op.outputs[:1]), pipe)
+    return Cost(kind, pipe, flops, total(op.inputs) + total(op.outputs), 1, product)
+
+
+def _alignment(matrices: Iterable[Tensor], pipe: str) -> str:
+    """The end of a product's kind: tensor cores are fed 16 bytes at a time, so that rows of other sizes take slower kernels
+    (NVIDIA's guide "Matrix multiplication background", tensor core requirements).
+    """
+    if pipe not in TENSOR_PIPES:
+        return ""
+    aligned = 16
+    for matrix in matrices:
+        if len(matrix.shape) < 2:
+            continue
+        rows = max(matrix.stride[-2:]) if matrix.stride else matrix.shape[-1]
+        aligned = gcd(aligned, rows * DTYPE_BYTES.get(matrix.dtype, 4))
+    return "" if aligned == 16 else "_even" if aligned > 2 else "_odd"
 
 
 def _layout(tensor: Tensor) -> bool:
@@ -222,7 +152,7 @@ def _convolution_backward(op: Op) -> tuple[Cost, ...]:
     if mask[1]:
         found.append(_convolving("convolution_weight", passing, op, image, weight, bytes_, groups))
     if mask[2]:
-        found.append(Cost("reduction", "fp32", 0.0, tensor_bytes(gradient), 1))
+        found.append(Cost("reduction_columns", "fp32", 0.0, tensor_bytes(gradient), 1))
     return tuple(found)
 
 
@@ -231,6 +161,10 @@ def _convolving(kind: str, passing: _Passing, op: Op, image: Tensor, weight: Ten
     batch, in_channels, in_size, out_channels, out_size, kernel = passing
     transposed = bool(op.attributes.get("transposed", False))
     each_in, each_out = max(in_channels // groups, 1), max(out_channels // groups, 1)
+    pipe = pipe_of(image.dtype, bool(op.attributes.get("allow_tf32", True)))
+    if groups == 1 and kernel > 1:
+        filled = _CHANNELS.get(pipe, 1)
+        each_in, in_channels = (-(-channels // filled) * filled for channels in (each_in, in_channels))
     flops = 2.0 * batch * out_size * out_channels * each_in * kernel
     form = (
         kind
@@ -244,23 +178,30 @@ def _convolving(kind: str, passing: _Passing, op: Op, image: Tensor, weight: Ten
         product = Product(groups, batch * in_size, each_in, inner)
     else:
         product = Product(groups, each_out, each_in * kernel, batch * out_size)
-    tf32 = bool(op.attributes.get("allow_tf32", True))
-    pipe = pipe_of(image.dtype, tf32)
     if groups > 1 and each_in == 1:
-        return Cost(form.replace("convolution", "depthwise"), pipe, flops, bytes_, 1, product)
+        return _depthwise(form, passing, image, flops, bytes_)
     if groups > 1:
         return Cost(form.replace("convolution", "grouped"), pipe, flops, bytes_, 1, product)
     kind = form + _shape(kernel, len(image.shape) - 2, op)
     return Cost(kind + ("_last" if _layout(image) or _layout(weight) else ""), pipe, flops, bytes_, 1, product)
 
 
+def _depthwise(form: str, passing: _Passing, image: Tensor, flops: float, bytes_: int) -> Cost:
+    """A convolution of each channel by itself: no product; a thread takes an element and goes over the kernel."""
+    kind = form.replace("convolution", "depthwise") + ("_last" if _layout(image) else "")
+    elements = passing.batch * passing.out_size * passing.out_channels
+    if form == "convolution_input":
+        elements = passing.batch * passing.in_size * passing.in_channels
+    return Cost(kind, "fp32", flops, bytes_, 1, None, float(elements * (passing.kernel + _TAPS_TO_BEGIN)))
+
+
 def _shape(kernel: int, dimensions: int, op: Op) -> str:
     """Which of the shapes that libraries treat apart a convolution has, as the end of its kind."""
+    single = all(size == 1 for name in ("stride", "dilation") for size in op.attributes.get(name, (1,)))
     if kernel == 1:
-        return "_1x1"
+        return "_1x1" if single else "_1x1_strided"
     if dimensions == 3:
         return "_3d"
-    single = all(size == 1 for name in ("stride", "dilation") for size in op.attributes.get(name, (1,)))
     return "_3x3" if kernel == 9 and dimensions == 2 and single else ""
 
 
@@ -269,21 +210,25 @@ def _attention(op: Op, base: str) -> Cost:
     query, key = op.inputs[1:3] if backward else op.inputs[:2]
     name = base.split("_")[4]
     kind = f"{name}_attention" + ("_backward" if backward else "")
-    rows, size = query.shape[-2], query.shape[-1]
+    rows, columns, size = query.shape[-2], key.shape[-2], query.shape[-1]
     groups = prod(query.shape[:-2])
-    flops = (10.0 if backward else 4.0) * groups * rows * key.shape[-2] * size
+    filled = (-(-length // _ATTENTION_ROWS) * _ATTENTION_ROWS for length in (rows, columns))
+    flops = (10.0 if backward else 4.0) * groups * prod(filled) * size
     if op.attributes.get("is_causal"):
         flops /= 2
-    product = Product(groups, rows, key.shape[-2], size)
     tensors = (*op.inputs[: 5 if backward else 3], *op.outputs[: 3 if backward else 1])
-    return Cost(kind, pipe_of(query.dtype, False), flops, _total(tensors), 3 if backward else 1, product)
+    # a block takes some rows of the queries and goes over all keys; backward the other way round
+    parts = groups * ceil((columns if backward else rows) / (2 * _ATTENTION_ROWS))
+    product = Product(groups, rows, columns, size)
+    kernels = 3 if backward else 1
+    return Cost(kind, pipe_of(query.dtype, False), flops, total(tensors), kernels, product, parts=parts)
 
 
 def _recurrent(op: Op, base: str) -> tuple[Cost, ...]:
     """The products of a recurrent layer: over all steps for its input, step by step for its state."""
     backward = "backward" in base
     if base.startswith("_thnn_fused"):
-        return (Cost("elementwise", "fp32", 0.0, _total(op.inputs) + _total(op.outputs), 1),)
+        return (Cost("elementwise", "fp32", 0.0, total(op.inputs) + total(op.outputs), 1),)
     data = op.inputs[0]
     weights = [tensor for tensor in op.inputs[1:] if len(tensor.shape) == 2]
     first = bool(op.attributes.get("batch_first"))
@@ -306,15 +251,15 @@ def _recurrent(op: Op, base: str) -> tuple[Cost, ...]:
             product = Product(1, batch, gates, inner)
             moved = size * steps * (batch * (gates + inner) + gates * inner)
             flops = times * 2.0 * steps * batch * gates * inner
-            found.append(Cost("recurrent", pipe, flops, times * moved, steps, product))
+            found.append(Cost("recurrent", pipe, flops, times * moved, 2 * steps, product))
     return tuple(found)
 
 
 def _many_tensors(op: Op, base: str) -> Cost:
     """An optimizer's operator on lists of tensors: as many launches as its tables of tensors need."""
     lists = _lists(op, base)
-    read = _total(op.inputs)
-    written = _total(op.outputs) if op.outputs else read // max(lists, 1)
+    read = total(op.inputs)
+    written = total(op.outputs) if op.outputs else read // max(lists, 1)
     if base.startswith("_fused_"):
         written = read * max(lists - 1, 1) // max(lists, 1)
     tensors = max(len(op.inputs) // max(lists, 1), 1)
@@ -337,51 +282,3 @@ def _lists(op: Op, base: str) -> int:
     if op.name.endswith(".List"):
         return _FOREACH_LISTS.get(base.removeprefix("_foreach_"), 2)
     return 1
-
-
-def _by_memory(op: Op, base: str) -> Cost:
-    """An operator that memory limits."""
-    kind = next((kind for kind, starts in _KINDS if base.startswith(starts)), "")
-    read, written = _total(op.inputs), _total(op.outputs)
-    if base in _FILLS:
-        return Cost("fill", "fp32", 0.0, written or read, 1)
-    if base in ("copy_", "_to_copy", "clone", "contiguous", "convert_element_type"):
-        source = op.inputs[-1] if op.inputs else None
-        moved = (tensor_bytes(source) if source is not None else 0) + written
-        turned = source is not None and bool(op.outputs) and _turned(source, op.outputs[0])
-        return Cost("transpose" if turned else "copy", "fp32", 0.0, moved, 1)
-    if base in _LOOK_UPS:
-        return Cost("look_up", "fp32", 0.0, 2 * written + _total(op.inputs[1:]), 1)
-    if base in _SCATTERS:
-        touched = _total(op.inputs[1:]) + 2 * _largest(op.inputs[1:])
-        copied = 0 if base.endswith("_") else 2 * tensor_bytes(op.inputs[0])
-        return Cost("scatter", "fp32", 0.0, touched + copied, 1 if base.endswith("_") else 2)
-    if base in ("nll_loss_forward", "nll_loss2d_forward"):
-        return Cost("reduction", "fp32", 0.0, 32 * max((prod(t.shape) for t in op.inputs[1:]), default=1), 1)
-    if base in ("nll_loss_backward", "nll_loss2d_backward", "select_backward", "slice_backward"):
-        return Cost("fill", "fp32", 0.0, written + (read if base.startswith("s") else 0), 2)
-    repeated = any(0 in tensor.stride for tensor in op.inputs)
-    turned = bool(op.inputs) and bool(op.outputs) and not kind and _turned(op.inputs[0], op.outputs[0])
-    kind = kind or ("transpose" if turned and not repeated else "elementwise")
-    return Cost(kind, "fp32", op.flops, read + written, 1)
-
-
-def _largest(tensors: Iterable[Tensor]) -> int:
-    return max(map(tensor_bytes, tensors), default=0)
-
-
-def _turned(source: Tensor, target: Tensor) -> bool:
-    """Whether source and target have another order of dimensions in memory."""
-    if source.shape != target.shape or source.stride == target.stride or len(source.shape) < 2:
-        return False
-    return _innermost(source) != _innermost(target)
-
-
-def _innermost(tensor: Tensor) -> int:
-    """The dimension whose elements are next to each other."""
-    wide = [place for place, size in enumerate(tensor.shape) if size > 1]
-    if not wide:
-        return -1
-    if not tensor.stride:
-        return wide[-1]
-    return min(wide, key=lambda place: (tensor.stride[place], -place))

@@ -1,34 +1,89 @@
-"""Seconds of a kernel on a card, from its cost, the card's rates and fitted constants.
+"""Seconds of kernels on a card, from their costs, the card's rates and fitted constants.
 
 A matrix product is cut into tiles that the processors take in waves, as cuBLAS and cuDNN do: of a few sizes of tiles, and of
 cuts along the inner dimension, the quickest is taken, since the libraries choose well. Convolutions are the matrix products that
 they are computed as. All else is limited by memory. Arithmetic and memory overlap but for a part.
 
-Constants are natural logarithms (of a share of the peak, of a ratio) or seconds, by kind of operator and by kind of arithmetic;
-how they were fitted, and to what, stands beside them in data/speed.json.
+Constants are natural logarithms (of a share of the peak, of a ratio) or microseconds, by kind of operator and by kind of
+arithmetic; how they were fitted, and to what, stands beside them in data/speed.json. Costs are worked out together, as columns:
+what depends on their kinds alone is a row of `coefficients`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from math import ceil, exp, log
+from collections.abc import Iterable, Mapping, Sequence
+from math import exp, inf
+from typing import NamedTuple
 
-from whichgpu.speed.costs import Cost, Product
+import numpy as np
+from numpy.typing import NDArray
+
+from whichgpu.speed.asked import TENSOR_PIPES, Cost
 from whichgpu.speed.rates import Rates
 
 Constants = Mapping[str, float]
+Floats = NDArray[np.float64]
 
 TILES = ((256, 128), (128, 128), (128, 64), (64, 64), (64, 32), (32, 32))
 CUTS = (1, 2, 4, 8, 16, 32)
+_LEAST_INNER, _MOST_WAVES = 64, 8  # of a cut, and of the tiles that cuts make
 _SHARPNESS = 4.0  # of the change between limits; 1 adds them, infinity takes the larger
 _MANY_LANES = 96  # multiprocessors of 128 lanes share schedulers and registers that feed 64 elsewhere
 HALVES = ("fp16", "bf16")
+# where nothing was measured, as logarithms: elements a clock and multiprocessor, microseconds that a kernel takes to begin and end
+_PACE, _START = 1.8, 0.0
+
+
+class Columns(NamedTuple):
+    """Costs as columns; `sort` says which of `sorts` (kind, arithmetic, whether it is a product) each is."""
+
+    sorts: tuple[tuple[str, str, bool], ...]
+    sort: NDArray[np.intp]
+    flops: Floats
+    bytes: Floats
+    kernels: Floats
+    units: Floats
+    parts: Floats
+    groups: Floats
+    rows: Floats
+    columns: Floats
+    inner: Floats
+
+
+class Coefficients(NamedTuple):
+    """What the seconds of costs of one sort on a card follow from; numbers, or columns of them."""
+
+    bandwidth: float | Floats  # bytes a second
+    pace: float | Floats  # units a second
+    ramp_s: float | Floats
+    start_s: float | Floats  # of each kernel
+    processors: float | Floats
+    smooth: float | Floats
+    rate: float | Floats = 1.0  # FLOP/s of large products
+    depth: float | Floats = 0.0  # inner steps that beginning and ending a tile cost
+    small: float | Floats = 0.0  # by how much each smaller tile is slower
+    layout: float | Floats = inf  # bytes a second of turning tensors, there and back
+    other_rate: float | Floats = 0.0  # the same of float32, where cuDNN may take that instead
+    other_depth: float | Floats = 0.0
+    other_small: float | Floats = 0.0
+    other_start_s: float | Floats = 0.0
+
+
+def columns_of(costs: Iterable[Cost]) -> Columns:
+    """Costs as columns."""
+    sorts: dict[tuple[str, str, bool], int] = {}
+    sort, rows = [], []
+    for cost in costs:
+        sort.append(sorts.setdefault((cost.kind, cost.pipe, cost.product is not None), len(sorts)))
+        product = cost.product or (0, 0, 0, 0)
+        rows.append((cost.flops, cost.bytes, cost.kernels, cost.units, cost.parts, *product))
+    return Columns(tuple(sorts), np.array(sort, np.intp), *np.array(rows, float).reshape(-1, 9).T)
 
 
 def sustained_flops(rates: Rates, pipe: str, constants: Constants) -> float:
     """FLOP/s that large products reach: a share of the peak, less where the power limit is in the way."""
     peak = rates.flops[pipe]
-    group = "fp32" if pipe in rates.emulated or pipe == "fp64" else "half" if pipe in HALVES else pipe
+    group = "fp32" if pipe == "fp64" else _group(pipe, rates)
     share = exp(constants.get(f"peak.{group}", -0.25) + constants.get(f"peak.{group}.{rates.architecture}", 0.0))
     if group == "fp32" and rates.lanes > _MANY_LANES:
         share *= exp(constants.get("peak.lanes", -0.15))
@@ -41,82 +96,126 @@ def sustained_flops(rates: Rates, pipe: str, constants: Constants) -> float:
     return float((reached**-_SHARPNESS + allowed**-_SHARPNESS) ** (-1 / _SHARPNESS))
 
 
-def product_seconds(product: Product, flops: float, rate: float, rates: Rates, constants: Constants) -> float:
-    """Seconds of arithmetic of a product at `rate` FLOP/s of the whole card."""
-    groups, rows, columns, inner = product
-    if not (groups and rows and columns and inner):
-        return 0.0
-    best = float("inf")
-    processors = rates.multiprocessors
-    depth = exp(constants["shape.depth"])  # inner steps that beginning and ending a tile cost
-    smooth = constants["shape.smooth"]
+def _group(pipe: str, rates: Rates) -> str:
+    """Whose constants a kind of arithmetic has on a card."""
+    return "fp32" if pipe in rates.emulated else "half" if pipe in HALVES else pipe
+
+
+def coefficients(kind: str, pipe: str, product: bool, rates: Rates, constants: Constants) -> Coefficients:
+    """What the seconds of costs of one sort follow from on a card."""
+    share = constants.get(f"bandwidth.{rates.architecture}", 0.0)
+    bandwidth = rates.bandwidth * exp(share + constants.get(f"memory.{'product' if product else kind}", -0.35))
+    pace, ramp_s, smooth = inf, 1e-6 * constants["ramp"], constants["shape.smooth"]
+    if not product:
+        pace = exp(constants.get(f"units.{kind}", _PACE)) * rates.multiprocessors * rates.clock_hz
+        start_s = 1e-6 * exp(constants.get(f"start.{kind}", _START))
+        return Coefficients(bandwidth, pace, ramp_s, start_s, rates.multiprocessors, smooth)
+    start_s, rate, depth, small = _arithmetic(kind, pipe, rates, constants)
+    found = Coefficients(bandwidth, pace, ramp_s, start_s, rates.multiprocessors, smooth, rate, depth, small)
+    if not _turns(kind, pipe, rates):
+        return found
+    found = found._replace(layout=rates.bandwidth * exp(constants.get("memory.layout", -0.3)) / 2)
+    if pipe != "tf32":
+        return found
+    start_s, rate, depth, small = _arithmetic(kind, "fp32", rates, constants)
+    return found._replace(other_start_s=start_s, other_rate=rate, other_depth=depth, other_small=small)
+
+
+def _arithmetic(kind: str, pipe: str, rates: Rates, constants: Constants) -> tuple[float, float, float, float]:
+    """Of a product: seconds to begin and end, FLOP/s, and what tiles cost."""
+    group = _group(pipe, rates)
+    start, depth, small = constants["start"], constants["shape.depth"], constants["shape.small"]
+    rate = sustained_flops(rates, pipe, constants)
+    if kind != "product":
+        rate *= exp(constants.get(f"product.{kind}", 0.0))
+    if group != "fp32":  # which all constants are about, and these about their differences
+        rate *= exp(constants.get(f"product.{kind}.{group}", 0.0))
+        start *= exp(constants.get(f"start.{group}", 0.0))
+        depth += constants.get(f"shape.depth.{group}", 0.0)
+        small += constants.get(f"shape.small.{group}", 0.0)
+    return 1e-6 * start, rate, exp(depth), small
+
+
+def _turns(kind: str, pipe: str, rates: Rates) -> bool:
+    """Whether a convolution's tensors are turned so that their channels come last, and back: what tensor cores ask for.
+
+    cuDNN does so wherever the layout is another; depthwise convolutions, float32 and those of one pixel, which are plain products,
+    run as they are.
+    """
+    if not kind.startswith(("convolution", "grouped")) or kind.endswith(("_last", "_1x1")):
+        return False
+    return pipe in TENSOR_PIPES and pipe not in rates.emulated
+
+
+def join(first: Floats | float, second: Floats | float) -> Floats:
+    """Seconds of two limits that overlap."""
+    larger = np.maximum(first, second)
+    share = np.minimum(first, second) / np.where(larger > 0, larger, 1.0)
+    return np.asarray(larger * (1 + share**_SHARPNESS) ** (1 / _SHARPNESS))
+
+
+def seconds_of(costs: Columns, given: Coefficients) -> Floats:
+    """Seconds on the GPU of each cost, launches left out; `given` has a number, or a column as long, of each coefficient."""
+    memory = costs.bytes / given.bandwidth
+    product = costs.inner > 0
+    idle = np.maximum(1.0, given.processors / np.where(costs.parts > 0, costs.parts, inf))
+    memory = np.where(product, memory, join(memory, idle * costs.units / given.pace)) + given.ramp_s
+    seconds = memory + given.start_s * costs.kernels
+    if not product.any():
+        return np.asarray(seconds)
+    layout = costs.bytes / given.layout
+    found = join(_arithmetic_seconds(costs, given), memory) + given.start_s * costs.kernels + layout
+    other = given._replace(rate=given.other_rate, depth=given.other_depth, small=given.other_small)
+    turned = product & (np.broadcast_to(given.other_rate, product.shape) > 0)
+    if turned.any():  # cuDNN may take float32 as it lies, where TF32 is no faster with its copies
+        plain = join(_arithmetic_seconds(costs, other), memory) + given.other_start_s * costs.kernels
+        found = np.where(turned, np.minimum(found, plain), found)
+    return np.where(product, found, seconds)
+
+
+def _arithmetic_seconds(costs: Columns, given: Coefficients) -> Floats:
+    """Seconds of the arithmetic of products; those of parts are spread over processors as they are."""
+    recurrent = np.array([kind == "recurrent" for kind, *_ in costs.sorts], bool)[costs.sort]
+    times = np.where(recurrent, costs.kernels / 2, 1.0)  # one step after the other, a product and its gates each
+    with np.errstate(divide="ignore", invalid="ignore"):
+        tiled = times * _tiled_seconds(costs, given, costs.flops / times)
+        waves = costs.parts / given.processors
+        whole = np.maximum(1.0, given.smooth * waves + (1 - given.smooth) * np.ceil(waves)) / waves
+        return np.where(costs.parts > 0, costs.flops / given.rate * whole, np.nan_to_num(tiled))
+
+
+def _tiled_seconds(costs: Columns, given: Coefficients, flops: Floats) -> Floats:
+    """Seconds of the quickest of all tiles and cuts; `flops` is counted as the trace does, whatever the tiles fill up."""
+    groups, rows, columns, inner = costs.groups, costs.rows, costs.columns, costs.inner
+    best = np.full(len(inner), inf)
     for number, (high, wide) in enumerate(TILES):
-        if best < float("inf") and ((high > 2 * rows and high > 32) or (wide > 2 * columns and wide > 32)):
-            continue
-        tiles = groups * ceil(rows / high) * ceil(columns / wide)
-        slower = exp(-constants["shape.small"] * number)
-        each = 2.0 * high * wide * processors / (rate * slower)
+        fits = (number == 0) | (high <= np.maximum(2 * rows, TILES[-1][0]))
+        fits &= (number == 0) | (wide <= np.maximum(2 * columns, TILES[-1][1]))
+        tiles = groups * np.ceil(rows / high) * np.ceil(columns / wide)
+        each = 2.0 * high * wide * given.processors / (given.rate * np.exp(-given.small * number))
         for cut in CUTS:
-            if cut > 1 and (inner / cut < 64 or tiles * cut > 8 * processors):
-                break
-            waves = tiles * cut / processors
-            whole = ceil(waves)
-            waves = max(1.0, smooth * waves + (1 - smooth) * whole)
-            seconds = waves * each * (inner / cut + depth * (1 if cut == 1 else 2))
-            best = min(best, seconds)
+            waves = tiles * cut / given.processors
+            if cut > 1:
+                fits = fits & (inner >= _LEAST_INNER * cut) & (waves <= _MOST_WAVES)
+            taken = np.maximum(1.0, given.smooth * waves + (1 - given.smooth) * np.ceil(waves))
+            seconds = taken * each * (inner / cut + given.depth * (1 if cut == 1 else 2))
+            best = np.where(fits, np.minimum(best, seconds), best)
     return best * flops / (2.0 * groups * rows * columns * inner)
 
 
-def memory_seconds(bytes_: float, kind: str, rates: Rates, constants: Constants) -> float:
-    """Seconds to move bytes: bandwidth times the share that the kind reaches, and the way up to it."""
-    share = exp(constants.get(f"memory.{kind}", -0.35))
-    share *= exp(constants.get(f"bandwidth.{rates.architecture}", 0.0))
-    return bytes_ / (rates.bandwidth * share) + constants["ramp"] * 1e-6
+def spread(costs: Columns, rows: Sequence[Coefficients]) -> Coefficients:
+    """The coefficients of each cost, from those of each sort."""
+    return Coefficients(*np.array(rows, float).reshape(len(rows), len(Coefficients._fields)).T[:, costs.sort])
 
 
-def layout_seconds(cost: Cost, rates: Rates, constants: Constants) -> float:
-    """Seconds to turn a convolution's tensors so that their channels come last, and back: what tensor cores ask for.
-
-    cuDNN does so wherever the layout is another; depthwise convolutions and float32 run as they are.
-    """
-    if not cost.kind.startswith(("convolution", "grouped")) or cost.kind.endswith("_last"):
-        return 0.0
-    if cost.pipe not in ("tf32", *HALVES) or cost.pipe in rates.emulated:
-        return 0.0
-    return 2 * cost.bytes / (rates.bandwidth * exp(constants.get("memory.layout", -0.3)))
-
-
-def join(first: float, second: float) -> float:
-    """Seconds of two limits that overlap."""
-    if first <= 0 or second <= 0:
-        return max(first, second)
-    larger = max(first, second)
-    return float(larger * (1 + (min(first, second) / larger) ** _SHARPNESS) ** (1 / _SHARPNESS))
+def all_seconds(costs: Columns, rates: Rates, constants: Constants) -> Floats:
+    """Seconds of each cost on a card."""
+    return seconds_of(costs, spread(costs, [coefficients(*sort, rates, constants) for sort in costs.sorts]))
 
 
 def kernel_seconds(cost: Cost, rates: Rates, constants: Constants) -> float:
     """Seconds on the GPU of a cost, launches left out."""
-    if cost.product is None:
-        start = constants["start"] * 1e-6 * cost.kernels
-        return memory_seconds(cost.bytes, cost.kind, rates, constants) + start
-    layout = layout_seconds(cost, rates, constants)
-    seconds = _computed_seconds(cost, cost.product, rates, constants) + layout
-    if layout and cost.pipe == "tf32":  # cuDNN may take float32 as it lies, where TF32 is no faster with its copies
-        seconds = min(seconds, _computed_seconds(cost._replace(pipe="fp32"), cost.product, rates, constants))
-    return seconds
-
-
-def _computed_seconds(cost: Cost, product: Product, rates: Rates, constants: Constants) -> float:
-    """Seconds of arithmetic and of memory, which overlap."""
-    group = "half" if cost.pipe in HALVES else cost.pipe
-    rate = sustained_flops(rates, cost.pipe, constants) * exp(constants.get(f"product.{cost.kind}", 0.0))
-    rate *= exp(constants.get(f"product.{cost.kind}.{group}", 0.0))
-    times = cost.kernels if cost.kind == "recurrent" else 1  # one step after the other
-    arithmetic = times * product_seconds(product, cost.flops / times, rate, rates, constants)
-    kind = cost.kind if f"memory.{cost.kind}" in constants else "product"
-    return (
-        join(arithmetic, memory_seconds(cost.bytes, kind, rates, constants)) + constants["start"] * 1e-6 * cost.kernels
-    )
+    return float(all_seconds(columns_of([cost]), rates, constants)[0])
 
 
 def limit_of(cost: Cost, rates: Rates, constants: Constants) -> str:
@@ -124,4 +223,4 @@ def limit_of(cost: Cost, rates: Rates, constants: Constants) -> str:
     if not cost.flops:
         return "memory"
     rate = sustained_flops(rates, cost.pipe, constants)
-    return "compute" if log(cost.flops / rate) > log(max(cost.bytes, 1) / rates.bandwidth) else "memory"
+    return "compute" if cost.flops / rate > max(cost.bytes, 1) / rates.bandwidth else "memory"

@@ -11,9 +11,12 @@ from collections.abc import Callable, Iterable, Mapping
 from math import exp
 from typing import NamedTuple
 
-from whichgpu.speed.costs import Cost, costs
+import numpy as np
+
+from whichgpu.speed.asked import Cost
+from whichgpu.speed.costs import costs
 from whichgpu.speed.host import host_seconds, launches
-from whichgpu.speed.kernels import Constants, join, kernel_seconds, limit_of
+from whichgpu.speed.kernels import Constants, all_seconds, columns_of, join, limit_of
 from whichgpu.speed.rates import Rates
 from whichgpu.trace import Op, Trace
 
@@ -51,10 +54,10 @@ def demand_of(ops: Iterable[Op], *, tf32_matmul: bool = False) -> Demand:
 
 def predict(asked: Demand, rates: Rates, constants: Constants, host_speed: float = 1.0) -> StepTime:
     """The step on a card, with a host of `host_speed` times the reference."""
-    kinds: dict[str, float] = {}
+    each = all_seconds(columns_of(asked.costs), rates, constants) * np.fromiter(asked.costs.values(), float)
     gpu_s = compute_s = 0.0
-    for cost, times in asked.costs.items():
-        seconds = times * kernel_seconds(cost, rates, constants)
+    kinds: dict[str, float] = {}
+    for cost, seconds in zip(asked.costs, map(float, each), strict=True):
         gpu_s += seconds
         kinds[cost.kind] = kinds.get(cost.kind, 0.0) + seconds
         if limit_of(cost, rates, constants) == "compute":
@@ -62,7 +65,9 @@ def predict(asked: Demand, rates: Rates, constants: Constants, host_speed: float
     host_s = host_seconds(asked.launches, constants) / host_speed
     limit = "host" if host_s > gpu_s else "compute" if compute_s > gpu_s / 2 else "memory"
     ordered = sorted(kinds.items(), key=lambda item: -item[1])
-    return StepTime(join(gpu_s, host_s), gpu_s, host_s, limit, {kind: seconds / gpu_s for kind, seconds in ordered})
+    return StepTime(
+        float(join(gpu_s, host_s)), gpu_s, host_s, limit, {kind: seconds / gpu_s for kind, seconds in ordered}
+    )
 
 
 def interval_s(seconds: float, half_width: float) -> tuple[float, float]:
