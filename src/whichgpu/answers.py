@@ -95,6 +95,7 @@ def package_hash() -> str:
     package = Path(__file__).parent
     digest = hashlib.sha256()
     for path in sorted(package.rglob("*")):
-        if path.is_file() and path.suffix != ".pyc":
+        # Python's and Numba's compiled code is made as it is first run: the answers of that run would be lost
+        if path.is_file() and "__pycache__" not in path.parts and path.suffix != ".pyc":
             digest.update(path.relative_to(package).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()

@@ -151,7 +151,7 @@ def test_answers_need_no_trace() -> None:
 
 
 def test_the_package_has_one_hash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Any change of code or data changes the hash; what Python compiles does not."""
+    """Any change of code or data changes the hash; what Python or Numba compiles does not."""
     (tmp_path / "data").mkdir()
     (tmp_path / "answers.py").write_text("one")
     (tmp_path / "data" / "facts.toml").write_text("one")
@@ -164,6 +164,8 @@ def test_the_package_has_one_hash(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     try:
         before = hashed()
         (tmp_path / "answers.pyc").write_bytes(b"compiled")
+        (tmp_path / "__pycache__").mkdir()
+        (tmp_path / "__pycache__" / "compiled_replay._run-361.py311.1.nbc").write_bytes(b"compiled")
         assert before == hashed()
         (tmp_path / "data" / "facts.toml").write_text("two")
         assert before != hashed()
