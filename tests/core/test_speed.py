@@ -294,7 +294,7 @@ def test_the_intervals_are_those_of_the_kept_predictions() -> None:
     """The widths that ship are read off steps that were not fitted, and left out cards."""
     found = compare_steps.Found.read()
 
-    assert compare_steps.widths(found.left, found.everything) == fitted.load().spread
+    assert compare_steps.widths(found.left) == fitted.load().spread
 
 
 def test_costs_take_the_same_time_alone_as_among_others() -> None:

@@ -38,6 +38,30 @@ _CLASSES = (
     ("layer norm", ("native_layer_norm", "_fused_rms_norm"), ("layer_norm",)),
     ("recurrent", ("_cudnn_rnn", "_thnn_fused"), ("recurrent",)),
     ("optimizer", ("_foreach", "_fused_adam", "_fused_sgd", "_amp_foreach"), ("foreach", "fused")),
+    ("group norm", ("native_group_norm",), ("group_norm",)),
+    ("softmax backward", ("_softmax_backward", "_log_softmax_backward"), ("softmax_backward",)),
+    ("softmax", ("_softmax", "_log_softmax", "logsumexp"), ("softmax",)),
+    ("pool backward", ("max_pool2d_with_indices_backward", "max_pool3d_with_indices_backward", "avg_pool2d_backward",
+                       "_adaptive_avg_pool2d_backward"), ("max_pool_backward", "avg_pool_backward")),
+    ("pool", ("max_pool2d", "max_pool3d", "avg_pool2d", "_adaptive_avg_pool2d"), ("max_pool", "avg_pool")),
+    ("interpolation", ("upsample_", "grid_sampler", "reflection_pad"), ("bilinear", "nearest")),
+    ("copy", ("copy_",), ("copy", "transpose")),
+    ("cat", ("cat",), ("cat",)),
+    ("fill", ("fill_",), ("fill",)),
+    ("reduction", ("sum", "mean", "linalg_vector_norm", "norm", "max", "min", "amax", "amin", "argmax", "all", "any", "var",
+                   "std", "prod"), ("reduction",)),
+    ("random", ("native_dropout", "bernoulli_", "normal_", "uniform_", "random_", "exponential_"), ("random",)),
+    ("scatter", ("_index_put_impl_", "index_add_", "index_add", "scatter_add_", "scatter_", "scatter_add", "scatter"), ("scatter",)),
+    ("embedding backward", ("embedding_dense_backward", "_embedding_bag_dense_backward"), ("embedding_backward",)),
+    ("look-up", ("gather", "index", "index_select", "_embedding_bag"), ("look_up",)),
+    ("sort", ("sort", "topk", "_unique2", "unique", "nonzero", "randperm", "bincount"), ("sort",)),
+    ("elementwise", ("add", "add_", "mul", "mul_", "sub", "sub_", "div", "div_", "threshold_backward", "clamp_min_", "clamp_min",
+                     "gelu", "gelu_backward", "silu", "silu_", "silu_backward", "sigmoid", "sigmoid_backward", "tanh",
+                     "tanh_backward", "pow", "where", "masked_fill_", "leaky_relu_", "leaky_relu", "leaky_relu_backward", "neg",
+                     "native_dropout_backward", "hardswish_", "hardswish_backward", "relu", "relu_", "exp", "log", "sqrt",
+                     "rsqrt", "roll", "glu", "glu_backward", "clamp", "maximum", "minimum", "eq", "ne", "lt", "gt", "le", "ge",
+                     "addcmul_", "addcdiv_", "lerp_", "erf", "abs", "masked_fill", "cos", "sin", "isneginf", "remainder"),
+     ("elementwise", "broadcast", "gelu")),
 )  # fmt: skip
 OTHER = "other"
 
@@ -48,6 +72,7 @@ class ByClass(NamedTuple):
     name: str
     seconds: float
     costs: dict[Cost, int]
+    share: float  # of the time of all
 
 
 def class_of_operator(name: str) -> str:
@@ -95,4 +120,4 @@ def by_class(step: Step, profile: dict[str, Any]) -> Iterator[ByClass]:
     for name, taken in seconds.items():
         costs = {cost: times for cost, times in step.asked.costs.items() if class_of_kind(cost.kind) == name}
         if taken > LEAST * whole and costs:
-            yield ByClass(name, taken, costs)
+            yield ByClass(name, taken, costs, taken / whole)

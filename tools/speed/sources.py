@@ -60,6 +60,8 @@ class Measured(NamedTuple):
     factor: str = ""  # whose other implementation is in the seconds: likewise
     host: bool = False  # the seconds are those of the host, to queue the step
     times: tuple[int, ...] = ()  # how often each of the costs, where that is not once
+    workload: str = ""  # whose step it is, or is part of
+    share: float = 0.0  # of a step, that it is a part of
 
     def counted(self) -> Iterator[tuple[Cost, int]]:
         """The costs, and how often each."""
@@ -79,8 +81,9 @@ def measured_step(step: Step) -> Measured:
     factor = "" if step.table.startswith("H200") else f"{step.table} {step.workload}"
     card = card_named(step.card)
     return Measured(
-        step.table, step.workload, card, tuple(step.asked.costs), step.seconds, asked=step.asked, factor=factor
-    )
+        step.table, step.workload, card, tuple(step.asked.costs), step.seconds, asked=step.asked, factor=factor,
+        workload=step.workload,
+    )  # fmt: skip
 
 
 def neusight_kernels(folder: Path, most: int, seed: int = 0) -> Iterator[Measured]:
@@ -176,7 +179,7 @@ def profiled_steps(steps: Iterable[Step]) -> Iterator[Measured]:
         for found in profiled.by_class(step, profile):
             yield Measured(
                 step.table, f"in steps: {found.name}", card_named(step.card), tuple(found.costs), found.seconds,
-                times=tuple(found.costs.values()),
+                times=tuple(found.costs.values()), workload=step.workload, share=found.share,
             )  # fmt: skip
 
 
@@ -194,7 +197,10 @@ def host_times(steps: Iterable[Step]) -> Iterator[Measured]:
         if row is None or (row["host_s"] > WAITS * row.get("busy_s", 0.0) and row.get("kernels", 0) > QUEUE):
             continue
         card = card_named(step.card)
-        yield Measured(step.table, "host", card, tuple(step.asked.costs), row["host_s"], asked=step.asked, host=True)
+        yield Measured(
+            step.table, "host", card, tuple(step.asked.costs), row["host_s"], asked=step.asked, host=True,
+            workload=step.workload,
+        )  # fmt: skip
 
 
 def operator(row: dict[str, Any]) -> Op:

@@ -59,9 +59,13 @@ class Coefficients(NamedTuple):
     start_s: float | Floats  # of each kernel
     processors: float | Floats
     smooth: float | Floats
+    cache_bytes: float | Floats  # of which little is read again after it left the cache
+    gain: float | Floats  # by how much the cache is faster than memory
     rate: float | Floats = 1.0  # FLOP/s of large products
     depth: float | Floats = 0.0  # inner steps that beginning and ending a tile cost
     small: float | Floats = 0.0  # by how much each smaller tile is slower
+    exponentials: float | Floats = inf  # of an attention a second
+    begin: float | Floats = 0.0  # keys that beginning and ending a block of an attention cost
     layout: float | Floats = inf  # bytes a second of turning tensors, there and back
     other_rate: float | Floats = 0.0  # the same of float32, where cuDNN may take that instead
     other_depth: float | Floats = 0.0
@@ -106,12 +110,20 @@ def coefficients(kind: str, pipe: str, product: bool, rates: Rates, constants: C
     share = constants.get(f"bandwidth.{rates.architecture}", 0.0)
     bandwidth = rates.bandwidth * exp(share + constants.get(f"memory.{'product' if product else kind}", -0.35))
     pace, ramp_s, smooth = inf, 1e-6 * constants["ramp"], constants["shape.smooth"]
+    cache_bytes, gain = (
+        rates.cache_bytes * exp(constants.get("cache.size", -0.7)),
+        exp(constants.get("cache.gain", -0.7)),
+    )
+    always = (ramp_s, 0.0, rates.multiprocessors, smooth, cache_bytes, gain)
     if not product:
         pace = exp(constants.get(f"units.{kind}", _PACE)) * rates.multiprocessors * rates.clock_hz
         start_s = 1e-6 * exp(constants.get(f"start.{kind}", _START))
-        return Coefficients(bandwidth, pace, ramp_s, start_s, rates.multiprocessors, smooth)
+        return Coefficients(bandwidth, pace, *always)._replace(start_s=start_s)
     start_s, rate, depth, small = _arithmetic(kind, pipe, rates, constants)
-    found = Coefficients(bandwidth, pace, ramp_s, start_s, rates.multiprocessors, smooth, rate, depth, small)
+    found = Coefficients(bandwidth, pace, *always, rate, depth, small)._replace(start_s=start_s)
+    if "attention" in kind:
+        lanes = exp(constants.get("attention.exponentials", 2.8)) * rates.multiprocessors * rates.clock_hz
+        return found._replace(exponentials=lanes, begin=exp(constants.get(f"attention.begin.{kind}", 4.0)))
     if not _turns(kind, pipe, rates):
         return found
     found = found._replace(layout=rates.bandwidth * exp(constants.get("memory.layout", -0.3)) / 2)
@@ -156,7 +168,8 @@ def join(first: Floats | float, second: Floats | float) -> Floats:
 
 def seconds_of(costs: Columns, given: Coefficients) -> Floats:
     """Seconds on the GPU of each cost, launches left out; `given` has a number, or a column as long, of each coefficient."""
-    memory = costs.bytes / given.bandwidth
+    kept = 1 / (1 + (costs.bytes / given.cache_bytes) ** 2)  # share that is still in the cache, or goes no further
+    memory = costs.bytes / (given.bandwidth * (1 + given.gain * kept))
     product = costs.inner > 0
     idle = np.maximum(1.0, given.processors / np.where(costs.parts > 0, costs.parts, inf))
     memory = np.where(product, memory, join(memory, idle * costs.units / given.pace)) + given.ramp_s
@@ -181,7 +194,10 @@ def _arithmetic_seconds(costs: Columns, given: Coefficients) -> Floats:
         tiled = times * _tiled_seconds(costs, given, costs.flops / times)
         waves = costs.parts / given.processors
         whole = np.maximum(1.0, given.smooth * waves + (1 - given.smooth) * np.ceil(waves)) / waves
-        return np.where(costs.parts > 0, costs.flops / given.rate * whole, np.nan_to_num(tiled))
+        # a block goes over all keys, and takes an exponential for each pair of rows
+        attended = costs.flops * (1 / given.rate + 1 / (4 * costs.inner * given.exponentials))
+        attended = attended * (1 + given.begin / costs.columns) * whole
+        return np.where(costs.parts > 0, attended, np.nan_to_num(tiled))
 
 
 def _tiled_seconds(costs: Columns, given: Coefficients, flops: Floats) -> Floats:
