@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 
 import pytest
@@ -16,6 +17,7 @@ from conftest import full_size
 from whichgpu.errors import WorkloadError
 from whichgpu.workload import load, parse
 from whichgpu.zoo import coco_boxes, detection, mt_dnn, stylegan, unsup_mt, yolo_v3
+from whichgpu.zoo.written_out import WrittenOut
 
 CPU = torch.device("cpu")
 META = torch.device("meta")
@@ -61,6 +63,31 @@ def test_written_out_attention_trains(name: str) -> None:
     assert all(math.isfinite(step(2).item()) for _ in range(2))
 
 
+@pytest.mark.parametrize("name", ["unsup-mt", "mt-dnn"])
+def test_the_code_of_2019_trains(name: str) -> None:
+    """All operators as they were written in 2019 are an option that trains as well."""
+    step = load(parse(f"{name}?{REDUCED[name]}&code=2019")).setup(CPU)
+    assert all(math.isfinite(step(2).item()) for _ in range(2))
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_operators_of_2019_compute_the_same(old: bool) -> None:
+    """GELU and layer norm have the values and gradients of today's operators, and dropout keeps the mean."""
+    norm, results = nn.LayerNorm(8), []
+    nn.init.normal_(norm.weight)
+    values = torch.randn(2, 3, 8)
+    for mode in (contextlib.nullcontext(), WrittenOut(old=old)):
+        inputs = values.clone().requires_grad_()
+        with mode:
+            output = nn.functional.gelu(norm(inputs))
+        results.append((output, *torch.autograd.grad(output.square().sum(), (inputs, norm.weight, norm.bias))))
+    torch.testing.assert_close(results[0], results[1])
+    with WrittenOut(old=old):
+        dropped = nn.functional.dropout(torch.ones(10_000), 0.1)
+    assert [0.0, pytest.approx(1 / 0.9)] == dropped.unique().tolist()
+    assert pytest.approx(1, abs=0.02) == dropped.mean().item()
+
+
 @pytest.mark.parametrize(
     ("text", "part"),
     [
@@ -79,6 +106,9 @@ def test_written_out_attention_trains(name: str) -> None:
         ("conv-seq2seq?seq=2000", "longer than the model's 1024 positions"),
         ("unsup-mt?seq=600", "longer than the model's 512 positions"),
         ("unsup-mt?width=200", "width=200 is not a multiple of 128"),
+        ("unsup-mt?code=2019&seq=400", "longer than the model's 512 positions"),
+        ("mt-dnn?code=1998", "code is one of today, 2019"),
+        ("mt-dnn?code=2019&attention=sdpa", "leave attention out"),
         ("mt-dnn?seq=1", "seq=1 has no room for two sentences"),
         ("mt-dnn?seq=600", "longer than the model's 512 positions"),
     ],
@@ -235,7 +265,7 @@ def test_translation_with_a_cache_is_translation_without() -> None:
     """Greedy translation with cached keys chooses the words that the whole sequence would."""
     model = unsup_mt.Translator(50, 32, 2, False).eval()
     source = torch.randint(0, 50, (3, 6))
-    words = model.translate(source, unsup_mt.ENGLISH, unsup_mt.FRENCH)
+    words = model.translate(source, unsup_mt.ENGLISH, unsup_mt.FRENCH, 6)
     before = torch.cat([torch.full_like(words[:, :1], unsup_mt.START), words[:, :-1]], dim=1)
     hidden = model.decoder(before, unsup_mt.FRENCH, model.encoder(source, unsup_mt.ENGLISH))
     assert torch.equal(words, model.logits(hidden).argmax(-1))
@@ -255,6 +285,7 @@ def test_tasks_take_turns() -> None:
     batch = recipe.make_batch(2, CPU, torch.float32)
     for number, task in enumerate(mt_dnn.TASKS, start=1):
         model(**batch).backward()
-        trained = [name for name, head in model.heads.items() if any(w.grad is not None for w in head.parameters())]
+        assert all(weight.grad is not None for weight in model.heads.parameters()), "for the optimizer's state"
+        trained = [name for name, head in model.heads.items() if any(w.grad.any() for w in head.parameters())]
         assert task.name in trained
         assert number == len(trained)

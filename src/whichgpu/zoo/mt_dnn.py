@@ -8,11 +8,14 @@ Model: Liu et al., "Multi-Task Deep Neural Networks for Natural Language Underst
 https://arxiv.org/abs/1901.11504: one sentence is classified from the first token, similarity is a regression from it,
 and pairs are classified by a stochastic answer network of five steps over both sentences; transformers BertModel in the
 shape of BERT-large (340 million parameters: Devlin et al., table 1, https://arxiv.org/abs/1810.04805).
-A step is one update with one task's batch; tasks take turns. Speeds are in sequences.
+A step is one update with one task's batch; tasks take turns. Speeds are in sequences. A head's optimizer state is there from
+the first step on, as it is once each task had its turn: the first gives every other head a gradient of zero.
 Differences: every batch is as long as the longest that may occur, since that one decides what fits, where the original
 pads to the longest of the batch; QNLI is a pair to classify, as in that code, where the paper ranks; PyTorch's fused
-attention (`attention=eager` has it written out, as in the original).
-Options: those of every adapter, `seq`, `attention` (sdpa or eager) and any attribute of BertConfig.
+attention and its other fused operators (`attention=eager` has attention written out, `code=2019` all that the original had
+on PyTorch 0.4.1: written_out.py).
+Options: those of every adapter, `seq`, `attention` (sdpa or eager), `code` (today or 2019, which is with attention=eager) and
+any attribute of BertConfig.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ from whichgpu.errors import WorkloadError
 from whichgpu.workload import Workload
 from whichgpu.zoo.hf_models import Plan
 from whichgpu.zoo.training import Recipe, make_workload
+from whichgpu.zoo.written_out import WrittenOut, read_code
 
 NAME = "mt-dnn"
 LARGE = {
@@ -75,7 +79,9 @@ def build(options: Mapping[str, str]) -> Workload:
 
 def make_recipe(options: Mapping[str, str]) -> Recipe:
     """Model, data and loss of the workload."""
-    plan = Plan("bert", {**LARGE, **SETTINGS, "task": "sequence-classification", **options}, where=NAME)
+    given = {**LARGE, **SETTINGS, "task": "sequence-classification", **options}
+    old = read_code(NAME, given)
+    plan = Plan("bert", given, where=NAME)
     if plan.sequence < 2:
         raise WorkloadError(f"{NAME}: seq=1 has no room for two sentences; give 2 or more")
 
@@ -93,10 +99,16 @@ def make_recipe(options: Mapping[str, str]) -> Recipe:
         settings=plan.settings,
         make_model=lambda: MultiTask(plan.build_model(BertModel)),
         make_batch=make_batch,
-        compute_loss=lambda model, batch: model(**batch),
+        compute_loss=compute_old_loss if old else lambda model, batch: model(**batch),
         optimizer_arguments={"lr": 5e-5},
         sizes=plan.sizes(),
     )
+
+
+def compute_old_loss(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    """With the operators of PyTorch 0.4.1 and pytorch_pretrained_bert."""
+    with WrittenOut(old=True):
+        return model(**batch)
 
 
 class MultiTask(nn.Module):
@@ -111,6 +123,7 @@ class MultiTask(nn.Module):
         }
         self.heads = nn.ModuleDict(heads)
         self.turns = itertools.cycle(TASKS)
+        self.begun = False
 
     def forward(
         self, tokens: torch.Tensor, segments: torch.Tensor, classes: torch.Tensor, scores: torch.Tensor
@@ -121,7 +134,11 @@ class MultiTask(nn.Module):
         half = hidden.shape[1] // 2
         head = self.heads[task.name]
         answer = head(hidden[:, :half], hidden[:, half:]) if task.pair else head(pooled)
-        return F.mse_loss(answer.squeeze(-1), scores) if task.labels == 1 else F.cross_entropy(answer, classes)
+        loss = F.mse_loss(answer.squeeze(-1), scores) if task.labels == 1 else F.cross_entropy(answer, classes)
+        if not self.begun:
+            self.begun = True
+            loss = loss + 0 * sum(weight.sum() for weight in self.heads.parameters())
+        return loss
 
 
 class SentenceHead(nn.Sequential):

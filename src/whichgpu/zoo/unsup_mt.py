@@ -12,16 +12,17 @@ ways, where the model first translates greedily, without gradients and with a ca
 Batch: a sentence of `seq` tokens (32 by default; NewsCrawl's mean is about 30). The published unit is XLM's
 --tokens_per_batch, the tokens of each of the four batches, so `seq` times the batch size; speeds count these once a round.
 Differences: translations are as long as their source, where the original stops at 1.3 times its length plus 5, or when all
-sentences have ended; all sentences are of one length; PyTorch's fused attention (`attention=eager` has it written out, as
-in the original); noise replaces words, so that it leaves lengths alone; one optimizer for both halves.
+sentences have ended; all sentences are of one length; PyTorch's fused attention and other operators (`attention=eager` has
+attention written out; `code=2019` all that the original had on PyTorch 1.0: written_out.py, with translations of its longest);
+noise replaces words, so that it leaves lengths alone; one optimizer for both halves.
 Options: those of every adapter, `seq`, `vocabulary`, `layers`, `width` (heads are 128 wide, or the whole where it is
-less), `attention` (sdpa or eager).
+less), `attention` (sdpa or eager), `code` (today or 2019, which is with attention=eager).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -31,6 +32,7 @@ from whichgpu.errors import WorkloadError
 from whichgpu.workload import Workload
 from whichgpu.zoo.options import Options, check_positions, read_settings, refuse_checkpoint
 from whichgpu.zoo.training import Recipe, make_optimizer, make_step, make_workload, move, set_tf32
+from whichgpu.zoo.written_out import WrittenOut, read_code
 
 NAME = "unsup-mt"
 SETTINGS = {"precision": "fp32", "optimizer": "adam", "clip": "5.0", "seq": "32"}
@@ -41,6 +43,7 @@ NOISE = 0.1  # share of words that are blanked
 BLANK, START = 0, 1  # words
 ENGLISH, FRENCH = 0, 1
 
+Loss = Callable[[nn.Module, torch.Tensor], torch.Tensor]
 Cache = dict[nn.Module, tuple[torch.Tensor, torch.Tensor]]
 
 
@@ -58,13 +61,16 @@ def build(options: Mapping[str, str]) -> Workload:
 
 def make_recipe(options: Mapping[str, str]) -> Recipe:
     """Model, data and losses of the workload."""
-    reader = Options(NAME, {**SETTINGS, **options})
+    given = {**SETTINGS, **options}
+    old = read_code(NAME, given)
+    reader = Options(NAME, given)
     settings = refuse_checkpoint(NAME, read_settings(reader))
     sequence, vocabulary = reader.count("seq", 32), reader.count("vocabulary", 64_139)
     width, layers = reader.count("width", 1024), reader.count("layers", 6)
     eager = reader.choice("attention", "sdpa", ("sdpa", "eager")) == "eager"
     reader.finish()
-    check_positions(NAME, sequence, POSITIONS)
+    longest = sequence * 13 // 10 + 5 if old else sequence
+    check_positions(NAME, longest, POSITIONS)
     if width % min(width, HEAD):
         raise WorkloadError(f"{NAME}: width={width} is not a multiple of {HEAD}")
 
@@ -77,6 +83,7 @@ def make_recipe(options: Mapping[str, str]) -> Recipe:
         make_model=lambda: Translator(vocabulary, width, layers, eager),
         make_batch=make_batch,
         compute_loss=denoise(ENGLISH),
+        losses=losses(longest, old),
         optimizer_arguments={"lr": 1e-4, "betas": (0.9, 0.98)},
         sizes={"seq": sequence},
     )
@@ -85,8 +92,11 @@ def make_recipe(options: Mapping[str, str]) -> Recipe:
 # ---- the step ----
 
 
+@dataclass(frozen=True, kw_only=True)
 class Rounds(Recipe):
-    """A recipe whose step is a round of four updates."""
+    """A recipe whose step is a round of four updates, each with a loss of its own."""
+
+    losses: tuple[Loss, ...]
 
     def setup(self, device: torch.device | str) -> Callable[[int], torch.Tensor]:
         """Build model and optimizer on `device`; the step returns the loss of the round's last update."""
@@ -94,8 +104,7 @@ class Rounds(Recipe):
         set_tf32(self.settings.precision)
         model = move(self.make_model().train(), device, self.settings, False)
         optimizer = make_optimizer(model.parameters(), self.settings, **self.optimizer_arguments)
-        losses = (denoise(ENGLISH), denoise(FRENCH), translate_back(ENGLISH, FRENCH), translate_back(FRENCH, ENGLISH))
-        updates = [make_step(replace(self, compute_loss=loss), model, optimizer, device) for loss in losses]
+        updates = [make_step(replace(self, compute_loss=loss), model, optimizer, device) for loss in self.losses]
 
         def step(batch_size: int) -> torch.Tensor:
             return [update(batch_size) for update in updates][-1]
@@ -103,7 +112,23 @@ class Rounds(Recipe):
         return step
 
 
-def denoise(language: int) -> Callable[[nn.Module, torch.Tensor], torch.Tensor]:
+def losses(longest: int, old: bool) -> tuple[Loss, ...]:
+    """Those of a round, with translations that are so long; `old`: with the operators of PyTorch 1.0."""
+    back = (translate_back(ENGLISH, FRENCH, longest), translate_back(FRENCH, ENGLISH, longest))
+    return tuple(as_in_2019(loss) if old else loss for loss in (denoise(ENGLISH), denoise(FRENCH), *back))
+
+
+def as_in_2019(loss: Loss) -> Loss:
+    """The same loss of operators as they were."""
+
+    def computed(model: nn.Module, words: torch.Tensor) -> torch.Tensor:
+        with WrittenOut(old=False):
+            return loss(model, words)
+
+    return computed
+
+
+def denoise(language: int) -> Loss:
     """The loss of restoring sentences that had words blanked."""
 
     def loss(model: Translator, words: torch.Tensor) -> torch.Tensor:
@@ -113,12 +138,12 @@ def denoise(language: int) -> Callable[[nn.Module, torch.Tensor], torch.Tensor]:
     return loss
 
 
-def translate_back(language: int, other: int) -> Callable[[nn.Module, torch.Tensor], torch.Tensor]:
+def translate_back(language: int, other: int, longest: int) -> Loss:
     """The loss of translating the model's own translation back to where it came from."""
 
     def loss(model: Translator, words: torch.Tensor) -> torch.Tensor:
         model.eval()
-        translated = model.translate(words, language, other)
+        translated = model.translate(words, language, other, longest)
         model.train()
         return model(translated, other, words, language)
 
@@ -148,11 +173,11 @@ class Translator(nn.Module):
         return F.linear(hidden, self.decoder.words.weight, self.bias)
 
     @torch.no_grad()
-    def translate(self, source: torch.Tensor, language: int, other: int) -> torch.Tensor:
-        """The most likely word after each, as many as the source has."""
+    def translate(self, source: torch.Tensor, language: int, other: int, longest: int) -> torch.Tensor:
+        """The most likely word after each, so many."""
         encoded, cache = self.encoder(source, language), {}
         words = [torch.full_like(source[:, :1], START)]
-        for place in range(source.shape[1]):
+        for place in range(longest):
             hidden = self.decoder(words[-1], other, encoded, cache, place)
             words.append(self.logits(hidden).argmax(-1))
         return torch.cat(words[1:], dim=1)
