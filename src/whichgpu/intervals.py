@@ -279,8 +279,12 @@ class Estimate:
         while high <= largest and high - low > max(low >> 7, 1):
             middle = (low + high) // 2
             low, high = (middle, high) if fits(middle) else (low, middle)
-        while 0 < low < min(_FINE, largest) and low + 1 < high and fits(low + 1):
-            low += 1
+        while 0 < low < min(_FINE, largest):
+            # a size may need more than the next one does, which the allocator then serves from other blocks
+            above = next((size for size in (low + 1, low + 2) if size <= largest and fits(size)), 0)
+            if not above:
+                break
+            low = above
         return low
 
     def _steep(self, batch_size: int) -> int:
