@@ -13,11 +13,12 @@ from whichgpu.batch_sizes import power_of_two_below
 from whichgpu.catalogue import Gpu
 from whichgpu.errors import WhichGpuError
 from whichgpu.predictor import Predictor
+from whichgpu.scaling import Scaled, Single
 from whichgpu.speed import constants
 from whichgpu.speed.asked import TENSOR_PIPES
 from whichgpu.speed.rates import rates
 from whichgpu.speed.record import Limit, PredictedSpeed, speed
-from whichgpu.speed.step_time import Demand, demand, predict
+from whichgpu.speed.step_time import Demand, demand, predict, repeated
 
 NAMES = {"fp16": "float16", "bf16": "bfloat16"}
 _BETTER = 1.01
@@ -30,6 +31,7 @@ class Speeds:
     def __init__(self, predictor: Predictor) -> None:
         self._predictor = predictor
         self._demands: dict[tuple[str, int], Demand] = {}
+        self._alike: dict[tuple[str, int], list[tuple[int, int]]] = {}  # by class of cards and traced batch size
 
     def of(self, card: Gpu, batch_size: int) -> PredictedSpeed | str:
         """The speed at a batch size, or why none can be predicted."""
@@ -106,8 +108,19 @@ class Speeds:
         name = self._predictor.traced_as(card.capability)
         if (name, batch_size) not in self._demands:
             source = self._predictor.source(batch_size, card.capability)
-            self._demands[name, batch_size] = demand(source.low, lambda index: source.op(index, batch_size))
+            self._demands[name, batch_size] = demand(
+                source.low, lambda index: source.op(index, batch_size), self._alike_ops(name, source)
+            )
         return self._demands[name, batch_size]
+
+    def _alike_ops(self, name: str, source: Scaled | Single) -> list[tuple[int, int]]:
+        """The operators of a step, those that are alike at every batch size that is foretold from the same traces counted."""
+        key = (name, source.low.batch_size)
+        if isinstance(source, Single):
+            return repeated(source.low, source.signature)
+        if key not in self._alike:
+            self._alike[key] = repeated(source.low, source.signature)
+        return self._alike[key]
 
 
 def relative(

@@ -16,7 +16,7 @@ from whichgpu.speed import constants as fitted
 from whichgpu.speed.asked import Cost, Product, tensor_bytes
 from whichgpu.speed.costs import costs
 from whichgpu.speed.host import host_seconds, launches
-from whichgpu.speed.kernels import all_seconds, columns_of, kernel_seconds, limit_of, sustained_flops
+from whichgpu.speed.kernels import all_seconds, columns_of, kernel_seconds, limited_by_compute, sustained_flops
 from whichgpu.speed.rates import Rates, rates
 from whichgpu.speed.step_time import Demand, demand_of, interval_s, predict
 from whichgpu.trace import Op, Tensor
@@ -238,8 +238,8 @@ def test_what_limits_a_kernel_follows_from_its_intensity() -> None:
     """A large product is limited by arithmetic, an addition by memory."""
     add = op("add.Tensor", [Tensor((2**24,), "float32")] * 2, [Tensor((2**24,), "float32")])
 
-    assert "compute" == limit_of(costs(product(4096, 4096, 4096))[0], card(), CONSTANTS)
-    assert "memory" == limit_of(costs(add)[0], card(), CONSTANTS)
+    both = columns_of([*costs(product(4096, 4096, 4096)), *costs(add)])
+    assert [True, False] == limited_by_compute(both, card(), CONSTANTS).tolist()
 
 
 def test_the_whole_catalogue_is_predicted_in_two_seconds() -> None:

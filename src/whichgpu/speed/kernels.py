@@ -234,9 +234,9 @@ def kernel_seconds(cost: Cost, rates: Rates, constants: Constants) -> float:
     return float(all_seconds(columns_of([cost]), rates, constants)[0])
 
 
-def limit_of(cost: Cost, rates: Rates, constants: Constants) -> str:
-    """ "compute" or "memory": which of the two takes longer at the rates reached."""
-    if not cost.flops:
-        return "memory"
-    rate = sustained_flops(rates, cost.pipe, constants)
-    return "compute" if cost.flops / rate > max(cost.bytes, 1) / rates.bandwidth else "memory"
+def limited_by_compute(costs: Columns, rates: Rates, constants: Constants) -> NDArray[np.bool_]:
+    """Which costs arithmetic limits, and not memory: whichever takes longer at the rates reached."""
+    pipes = [sustained_flops(rates, pipe, constants) if product else inf for _, pipe, product in costs.sorts]
+    seconds = costs.flops / np.array(pipes, float)[costs.sort]
+    limited: NDArray[np.bool_] = (costs.flops > 0) & (seconds > np.maximum(costs.bytes, 1) / rates.bandwidth)
+    return limited
