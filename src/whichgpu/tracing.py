@@ -148,6 +148,7 @@ class Tracer:
             self.close()  # the user's file looked at the card when it was imported
         if self._worker is None:
             self._worker = WorkerProcess(self._command, "the tracing worker", CaptureError, cure=_CURE)
+            allocator.get_ready()  # while the worker loads what it needs, which takes as long where this was never done
             self._on_progress(f"loading {self._ref.text}")
             request = {
                 "workload": msgspec.to_builtins(self._ref),
@@ -162,7 +163,6 @@ class Tracer:
                 raise
             self._holds_for = answer.holds_for
             self._origin = Origin.empty(self._worker.started).extended(answer.sources, answer.distributions)
-            allocator.get_ready()  # while the worker traces
         return self._worker
 
     def _ask(self, worker: WorkerProcess, request: dict[str, Any], what: str) -> _Answer:
