@@ -1,4 +1,4 @@
-"""For all tests: traces and results are kept in folders of the test run's own, never in the user's."""
+"""For all tests: traces, results and prices are kept in folders of the test run's own, never in the user's."""
 
 from __future__ import annotations
 
@@ -12,4 +12,6 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("WHICHGPU_CACHE", str(tmp_path_factory.mktemp("cache")))
         patch.setenv("WHICHGPU_RESULTS", str(tmp_path_factory.mktemp("results") / "results.sqlite"))
+        patch.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data")))
+        patch.delenv("WHICHGPU_CATALOGUE", raising=False)
         yield

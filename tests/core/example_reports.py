@@ -115,6 +115,10 @@ def price(usd: float | None, unit: str) -> Price | None:
         return None
     return Price(
         usd=usd,
+        low_usd=usd * 0.8,
+        high_usd=usd * 1.4,
+        age_days=191,
+        stale=False,
         unit="once" if unit == "once" else "hour",
         condition="used" if unit == "once" else "on-demand",
         offers=14,

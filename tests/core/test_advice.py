@@ -38,6 +38,10 @@ def price(usd: float) -> Price:
     """A purchase price."""
     return Price(
         usd=usd,
+        low_usd=usd / 2,
+        high_usd=usd * 2,
+        age_days=320,
+        stale=False,
         unit="once",
         condition="new",
         offers=1,
