@@ -29,6 +29,7 @@ from whichgpu.cli_common import (
     Epochs,
     Json,
     NoCache,
+    OwnFiles,
     Samples,
     Sets,
     Timeout,
@@ -107,6 +108,7 @@ def fit(
     samples: Samples = None,
     epochs: Epochs = None,
     dataset_size: DatasetSize = None,
+    own_files: OwnFiles = None,
     timeout: Timeout = TIMEOUT_S,
     no_cache: NoCache = False,
     json: Json = False,
@@ -161,6 +163,7 @@ def explain(
             help="Write the predicted allocations as a PyTorch memory snapshot, for https://docs.pytorch.org/memory_viz.",
         ),
     ] = None,
+    own_files: OwnFiles = None,
     timeout: Timeout = TIMEOUT_S,
     no_cache: NoCache = False,
     json: Json = False,
@@ -205,6 +208,7 @@ def rank(
         str,
         typer.Option("--sort", metavar="BY", help="Order within equal verdicts: price (to buy), speed or memory."),
     ] = "price",
+    own_files: OwnFiles = None,
     timeout: Timeout = TIMEOUT_S,
     no_cache: NoCache = False,
     json: Json = False,
@@ -309,6 +313,7 @@ def bench(
             help="Where measurements are kept; default: $WHICHGPU_RESULTS or the user's data folder.",
         ),
     ] = None,
+    own_files: OwnFiles = None,
     again: Annotated[bool, typer.Option("--again", help="Measure again what is on record.")] = False,
     json: Json = False,
 ) -> None:
@@ -373,6 +378,7 @@ def _batch_sizes(words: list[str]) -> list[int]:
 @app.command()
 def gpus(
     name: Annotated[str, typer.Argument(metavar="[NAME]", help="Only cards with this in their name.")] = "",
+    own_files: OwnFiles = None,
     json: Json = False,
 ) -> None:
     """List the cards of the catalogue."""
