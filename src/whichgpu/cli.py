@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn, cast
 
 import typer
 
-from whichgpu import cli_results, text
+from whichgpu import cli_results, cli_update, text
 from whichgpu.arguments import TIMEOUT_S
 from whichgpu.cli_common import (
     SLOW,
@@ -439,6 +439,7 @@ def accuracy(
 
 
 cli_results.add_to(app)
+cli_update.add_to(app)
 
 
 def _named(cards: Sequence[Gpu], words: str) -> list[Gpu]:

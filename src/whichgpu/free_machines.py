@@ -10,7 +10,7 @@ comes without a quota of GPUs. docs/free-machines.md says which were left out.
 
 from __future__ import annotations
 
-from datetime import date
+import datetime
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -51,11 +51,11 @@ class FreeMachine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     date: Day
     confidence: Literal["high", "medium", "low"]
 
-    def age_days(self, day: date | None = None) -> int:
+    def age_days(self, day: datetime.date | None = None) -> int:
         """Days since its terms were read, today or on another day."""
-        return age_days(self.date, day or date.today())
+        return age_days(self.date, day or datetime.date.today())
 
-    def stale(self, day: date | None = None) -> bool:
+    def stale(self, day: datetime.date | None = None) -> bool:
         """Whether its terms were read too long ago to count on."""
         return months(self.age_days(day)) > STALE_MONTHS
 

@@ -210,6 +210,13 @@ def format_months(oldest: str, newest: str) -> str:
     return last if first == last else f"{first} to {last}"
 
 
+def format_age(days: int) -> str:
+    """How long ago something was, shortly: "3 d", "5 mo", "2.5 y"."""
+    if days < 61:
+        return f"{days} d"
+    return f"{days / 30.4375:.0f} mo" if days < 730 else f"{days / 365.25:.1f} y"
+
+
 def parse_bytes(words: str) -> int:
     """The bytes that a size such as "8GiB", "8 GB" (10^9), "11g" (GiB) or "8589934592" stands for.
 

@@ -24,6 +24,7 @@ from whichgpu.errors import CatalogueError
 __all__ = ["Catalogue"]
 
 LONGEST_NAME = 100
+_SAME_MEMORY = 0.07  # a GB300 is listed with 270 and with 279
 
 
 class Catalogue:
@@ -103,6 +104,19 @@ class Catalogue:
         if _FORM.search(name):
             return []
         return [other.name for other in self.gpus if other is not card and _formless(other) == _formless(card)]
+
+    def named(self, name: str, memory_gib: float) -> tuple[Gpu, ...]:
+        """The cards that a name without memory or form may mean ("A100"), of those with so much memory; empty for none."""
+        key = _key(name)
+        found = [
+            gpu for gpu in self.gpus if key in {_key(one) for one in (gpu.name, gpu.id, *gpu.aliases, *gpu.families)}
+        ]
+        forms = {_formless(gpu) for gpu in found}
+        return tuple(
+            gpu
+            for gpu in self.gpus
+            if (gpu in found or _formless(gpu) in forms) and abs(gpu.memory_gib / memory_gib - 1) < _SAME_MEMORY
+        )
 
     def _near(self, key: str) -> list[str]:
         keys = [*self._names, *self._shared]

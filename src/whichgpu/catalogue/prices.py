@@ -10,7 +10,8 @@ How far to trust it. `usd` is the median; it is likely between `low_usd` and `hi
 of what the median is over (of four or more; else its lowest and highest). With age both move apart by the factor
 exp(DRIFT x sqrt(months)): a price wanders, and 80 % of the prices of the shipped files that were read twice had moved by
 less. RENT_DRIFT is from 72 pairs of rents of one provider and card, most 3 months apart (where it gives x 1.3); BUY_DRIFT
-from 9 pairs of purchase prices, which is few. A test works both out again from the files.
+from 9 pairs of purchase prices, which is few. A test works both out again from the files. Beyond MOST_MONTHS the interval
+grows no more: hardly any pair is that far apart (one of purchases, 61 months: x 0.76), and the price is called stale anyhow.
 
 What is stale. A price older than its window, or that of the launch: nobody sells at that any more, as far as is known.
 
@@ -40,6 +41,7 @@ RENT_MONTHS = 12
 NEWEST_DAYS = 30
 RENT_DRIFT = 0.153  # per square root of a month
 BUY_DRIFT = 0.226
+MOST_MONTHS = 24  # of wandering that are known from pairs
 
 
 class Price(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,7 +72,8 @@ def interval(values: Sequence[float], kind: Kind, age: int) -> tuple[float, floa
     """
     likely = float(median(values))
     quartiles = quantiles(values, n=4, method="inclusive") if len(values) >= 4 else (min(values), likely, max(values))
-    wider = math.exp((BUY_DRIFT if kind == "buy" else RENT_DRIFT) * math.sqrt(months(age)))
+    drift = BUY_DRIFT if kind == "buy" else RENT_DRIFT
+    wider = math.exp(drift * math.sqrt(min(months(age), MOST_MONTHS)))
     return quartiles[0] / wider, likely, quartiles[2] * wider
 
 

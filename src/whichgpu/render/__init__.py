@@ -12,6 +12,7 @@ from whichgpu.render.common import make_console, to_json, trimmed
 from whichgpu.render.explain import print_explain
 from whichgpu.render.fit import print_fit
 from whichgpu.render.lists import print_gpus, print_zoo
+from whichgpu.render.prices import print_free, print_prices, print_update
 from whichgpu.render.rank import print_rank
 from whichgpu.render.results import print_results
 from whichgpu.render.speed import print_speed_accuracy
@@ -23,11 +24,14 @@ __all__ = [
     "print_bench",
     "print_explain",
     "print_fit",
+    "print_free",
     "print_gpus",
+    "print_prices",
     "print_rank",
     "print_results",
     "print_speed_accuracy",
     "print_table",
+    "print_update",
     "print_zoo",
     "table_csv",
     "table_markdown",
