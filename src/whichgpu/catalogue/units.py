@@ -2,8 +2,8 @@
 
 A price is compared with the median of the card's other prices: to buy with those to buy, to rent with those to rent. The
 bounds are wide enough for every shipped price (a test says so): rents of one card differ by twenty times between
-marketplaces and large clouds, prices to buy by less than three. Where few others are known, an hour's rent is compared
-with what the card costs to buy, and a price to buy with the price at launch.
+marketplaces and large clouds, prices to buy by less than three. Where no others are known, an hour's rent is compared
+with what the card costs to buy, and a price to buy with the price at launch and with the rents.
 
 A price that is right all the same says `unusual = true`.
 """
@@ -19,12 +19,13 @@ from whichgpu.catalogue.records import Gpu, Offer
 
 __all__ = ["Known", "unlikely"]
 
-FEWEST = 3  # other prices that make a median to compare rents with
 RENT_BOUNDS = (0.1, 20.0)  # times the median; shipped: 0.15 to 18
 LOWEST_LISTING = 0.04  # the same for the lowest of many listings; shipped: 0.047
 BUY_BOUNDS = (1 / 8, 8.0)  # shipped: 0.45 to 2.2
-HOURS = (100.0, 1_000_000.0)  # of rent that make up the price of the card; shipped: 600 to 60,000
-RENT_USD = (0.005, 100.0)  # where nothing else is known
+LAUNCH_BOUNDS = (1 / 32, 8.0)  # old cards are sold at a fraction
+RENT_HOURS = (100.0, 200_000.0)  # of a rent that make up the price of the card; shipped: 270 to 115,000
+BUY_HOURS = (60.0, 40_000.0)  # of the median rent that make up a price to buy; shipped: 270 to 26,000
+RENT_USD = (0.005, 25.0)  # where nothing else is known; shipped: 0.01 to 18
 BUY_USD = (20.0, 500_000.0)
 
 
@@ -72,26 +73,34 @@ def unlikely(offer: Offer, known: Known) -> str:
 
 def _rent(offer: Offer, usd: float, known: Known) -> str:
     typical, others = known.typical(offer.gpus, True)
-    if others >= FEWEST:
+    if others:
         least = LOWEST_LISTING if offer.minimum else RENT_BOUNDS[0]
-        return _compared(usd, typical, (least, RENT_BOUNDS[1]), f"the median of {others} other rents of the card")
+        return _compared(usd, typical, (least, RENT_BOUNDS[1]), _others(others, "rent"))
+    if not RENT_USD[0] <= usd <= RENT_USD[1]:
+        return f"not between {RENT_USD[0]} and {RENT_USD[1]:g} USD an hour"
     to_buy = known.to_buy(offer.gpus)
-    if to_buy is not None:
-        hours = to_buy / usd
-        if not HOURS[0] <= hours <= HOURS[1]:
-            return f"{hours:,.0f} hours of rent for a card that costs about {to_buy:,.0f} USD to buy"
-        return ""
-    return "" if RENT_USD[0] <= usd <= RENT_USD[1] else f"not between {RENT_USD[0]} and {RENT_USD[1]:g} USD an hour"
+    if to_buy is not None and not RENT_HOURS[0] <= to_buy / usd <= RENT_HOURS[1]:
+        return f"such that {to_buy / usd:,.0f} hours make up the {to_buy:,.0f} USD that the card costs"
+    return ""
 
 
 def _buy(offer: Offer, usd: float, known: Known) -> str:
     typical, others = known.typical(offer.gpus, False)
     if others:
-        return _compared(usd, typical, BUY_BOUNDS, f"the median of {others} other prices of the card")
+        return _compared(usd, typical, BUY_BOUNDS, _others(others, "price"))
+    if not BUY_USD[0] <= usd <= BUY_USD[1]:
+        return f"not between {BUY_USD[0]:g} and {BUY_USD[1]:,.0f} USD"
     launch = known.launch(offer.gpus)
-    if launch is not None:
-        return _compared(usd, launch, (BUY_BOUNDS[0] / 4, BUY_BOUNDS[1]), "the price at launch")
-    return "" if BUY_USD[0] <= usd <= BUY_USD[1] else f"not between {BUY_USD[0]:g} and {BUY_USD[1]:,.0f} USD"
+    if launch is not None and (what := _compared(usd, launch, LAUNCH_BOUNDS, "the price at launch")):
+        return what
+    rent, _ = known.typical(offer.gpus, True)
+    if rent and not BUY_HOURS[0] <= usd / rent <= BUY_HOURS[1]:
+        return f"what {usd / rent:,.0f} hours of rent cost at {rent:,.4g} USD"
+    return ""
+
+
+def _others(count: int, what: str) -> str:
+    return f"the median of {count} other {what}s of the card" if count > 1 else f"the other {what} of the card"
 
 
 def _compared(usd: float, typical: float, bounds: tuple[float, float], with_what: str) -> str:
