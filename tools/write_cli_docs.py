@@ -6,6 +6,7 @@ A test compares the file with what this would write, so the page cannot be stale
 from __future__ import annotations
 
 import types
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -24,10 +25,14 @@ from whichgpu.accuracy import (
 )
 from whichgpu.advice import Breakdown, FitReport, FitRow, Price, RankReport, RankRow, TraceInfo
 from whichgpu.bench_report import BenchReport, BenchRow, Speed
-from whichgpu.catalogue import Gpu, SecondSource
+from whichgpu.catalogue import Gpu, Offer, SecondSource
 from whichgpu.cli import app
 from whichgpu.comparison import ComparedCell, ComparedRow, Comparison
+from whichgpu.currency import Rate
 from whichgpu.explanation import ExplainReport, Holder, Others, Span
+from whichgpu.free_machines import FreeMachine
+from whichgpu.price_list import PriceList, PriceRow
+from whichgpu.refresh import Change, Update
 from whichgpu.remedies import LeftOut, Remedy
 from whichgpu.results import Environment, Measurement
 from whichgpu.runs import Run
@@ -41,8 +46,8 @@ PAGE = Path(__file__).parents[1] / "docs" / "cli.md"
 HEAD = """\
 # The command line
 
-Written by `tools/write_cli_docs.py` from the command itself; edit the help texts in `src/whichgpu/cli.py`
-and `src/whichgpu/cli_results.py`.
+Written by `tools/write_cli_docs.py` from the command itself; edit the help texts in `src/whichgpu/cli.py`,
+`src/whichgpu/cli_results.py` and `src/whichgpu/cli_update.py`.
 
 Every command answers on standard output; progress and errors go to standard error. The exit code is 0 when
 the question was answered (also when nothing fits), 2 for a mistake in the question or an error, of which one
@@ -51,6 +56,7 @@ line says what to do, and 130 after Ctrl-C.
 | variable | meaning |
 |---|---|
 | `WHICHGPU_CACHE` | folder of the kept traces; default: the user's cache folder (`~/.cache/whichgpu`) |
+| `WHICHGPU_CATALOGUE` | folder of your own cards, prices and free machines over the shipped ones, as `--catalogue` |
 | `WHICHGPU_RESULTS` | file of the measurements; default: `results.sqlite` in the user's data folder (`~/.local/share/whichgpu`) |
 | `NO_COLOR` | set: no colours |
 | `COLUMNS` | width of tables in a pipe; without it, 80 |
@@ -312,6 +318,67 @@ MEANINGS: dict[tuple[str, str], str] = {
     ("Price", "newest"): "date of the newest of them",
     ("Price", "providers"): "who offered",
     ("Price", "sources"): "where the offers were read",
+    ("Price", "low_usd"): "low end of what it likely is: offers differ, and the more the older they are",
+    ("Price", "high_usd"): "high end of it",
+    ("Price", "age_days"): "days since the newest of them was read",
+    ("Price", "stale"): "too old to count on (18 months to buy, 12 to rent), or the price at launch",
+    ("Price", "least_count"): "cards in the smallest instance among the offers",
+    ("PriceList", "as_of"): "the day",
+    ("PriceList", "currency"): "in which the text shows prices; amounts here are in US dollars",
+    ("PriceList", "gpus"): "the cards, the cheapest to buy first",
+    ("PriceRow", "gpu"): "the card's name",
+    ("PriceRow", "memory_bytes"): "what the driver shows",
+    ("PriceRow", "buy"): "to buy; `null` where no price is known",
+    ("PriceRow", "rent"): "an hour on demand",
+    ("PriceRow", "spot"): "an hour of an instance that may be taken away",
+    ("Rate", "code"): "three letters",
+    ("Rate", "usd_per_unit"): "US dollars for one unit",
+    ("Rate", "date"): "of the rate; empty for one that was given",
+    ("Rate", "source"): "whose rate it is",
+    ("FreeMachine", "id"): "by which a lab's own file replaces it",
+    ("FreeMachine", "service"): "who gives it",
+    ("FreeMachine", "plan"): "under which name",
+    ("FreeMachine", "gpus"): "ids of the card; several where the source leaves its form open",
+    ("FreeMachine", "count"): "cards in the machine",
+    ("FreeMachine", "max_session_hours"): "after which a session ends; `null` where that is unpublished, as below",
+    ("FreeMachine", "weekly_hours"): "hours of use that are renewed every week",
+    ("FreeMachine", "monthly_hours"): "hours of use that are renewed every month",
+    ("FreeMachine", "total_hours"): "hours of use that are given once",
+    ("FreeMachine", "persistent_storage"): "what stays between sessions",
+    ("FreeMachine", "runs_unattended"): "whether a run goes on without somebody at the browser, until the session ends",
+    ("FreeMachine", "card_required"): "whether a card of payment must be given",
+    ("FreeMachine", "open_to_new"): "whether one can still sign up",
+    ("FreeMachine", "note"): "what else its terms say",
+    ("FreeMachine", "source"): "where they were read",
+    ("FreeMachine", "date"): "when",
+    ("FreeMachine", "confidence"): "how sure that is",
+    ("Update", "offers"): "what is written",
+    ("Update", "changes"): "prices that change or are new, the largest change first",
+    ("Update", "unchanged"): "how many prices are the same",
+    ("Update", "missing"): "providers that could not be reached",
+    ("Update", "unknown"): "listings of cards that the catalogue does not know, by name",
+    ("Update", "unlikely"): "prices that were left out as hardly in the right unit",
+    ("Update", "file"): "where it is written",
+    ("Update", "written"): "whether it was",
+    ("Change", "provider"): "who",
+    ("Change", "gpus"): "for which card; several where the form is open",
+    ("Change", "kind"): "on demand or spot",
+    ("Change", "before_usd"): "median of the offers of the newest day at hand; `null` where none is",
+    ("Change", "before_date"): "that day",
+    ("Change", "after_usd"): "median of the new offers",
+    ("Change", "after_date"): "their day",
+    ("Offer", "gpus"): "ids of the card; several where the form is open",
+    ("Offer", "kind"): "new, used, on demand or spot",
+    ("Offer", "provider"): "who offers it",
+    ("Offer", "usd"): "for one card, for an hour where it is rented; text, so that it stays decimal",
+    ("Offer", "count"): "cards in the instance that was priced",
+    ("Offer", "instance"): "the provider's name of it",
+    ("Offer", "region"): "where it is",
+    ("Offer", "date"): "when the price was read",
+    ("Offer", "source"): "where",
+    ("Offer", "minimum"): "whether it is the lowest of many listings",
+    ("Offer", "unusual"): "whether it is far from other prices and right all the same",
+    ("Offer", "note"): "what else is known",
     ("Table", "table"): "which table it is",
     ("Table", "basis"): "where the figures come from",
     ("Table", "source"): "the same in words, with its date",
@@ -562,7 +629,7 @@ WHERE = {
     LeftOut: "each of `left_out` of `explain`",
     RankReport: "`whichgpu rank`",
     RankRow: "each of `gpus` of `rank`",
-    Price: "`buy` and `rent`",
+    Price: "`buy` and `rent`, and `spot` of `prices`",
     BenchReport: "`whichgpu bench`",
     BenchRow: "each of `rows` of `bench`",
     Speed: "each of `speeds`",
@@ -592,6 +659,13 @@ WHERE = {
     Gpu: "each of `whichgpu gpus`",
     SecondSource: "`second_source`",
     ZooEntry: "each of `whichgpu zoo`",
+    PriceList: "`whichgpu prices`",
+    PriceRow: "each of `gpus` of `prices`",
+    Rate: "`currency` of `prices`",
+    FreeMachine: "each of `whichgpu free`",
+    Update: "`whichgpu update`",
+    Change: "each of `changes` of `update`",
+    Offer: "each of `offers` of `update`",
 }
 
 
@@ -628,7 +702,14 @@ def _kind(kind: Any) -> str:
         return f"list of {_kind(inner[0])}"
     if origin is dict:
         return f"object of {_kind(inner[1])}"
-    names = {str: "text", bool: "true or false", int: "whole number", float: "number", types.NoneType: "null"}
+    names = {
+        str: "text",
+        bool: "true or false",
+        int: "whole number",
+        float: "number",
+        Decimal: "text",
+        types.NoneType: "null",
+    }
     return names.get(kind, "object")
 
 

@@ -170,7 +170,8 @@ def test_prices_show_their_condition_and_date() -> None:
 def test_the_first_choice_has_a_price_of_today() -> None:
     """A card whose price is that at launch or old is not the first choice where another has a newer one."""
     report = rank_report()
-    old = [msgspec.structs.replace(example_price(99, "once"), condition=c) for c in ("launch", "new, dated")]
+    once = example_price(99, "once")
+    old = [msgspec.structs.replace(once, condition=words, stale=True) for words in ("launch", "new, dated")]
     rows = list(report.gpus)
     for number, price in enumerate(old):
         rows[number] = msgspec.structs.replace(rows[number], buy=price)
@@ -363,6 +364,7 @@ RANK_ROW_KEYS = [
 PRICE_KEYS = [
     *("usd", "unit", "condition", "offers", "lowest_usd", "highest_usd"),
     *("oldest", "newest", "providers", "sources"),
+    *("low_usd", "high_usd", "age_days", "stale", "least_count"),
 ]
 
 

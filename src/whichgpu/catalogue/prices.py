@@ -48,8 +48,6 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
     """What a card costs to buy, or an hour of it to rent: the median over `offers` offers, on the day that was asked about."""
 
     usd: float
-    low_usd: float  # likely between these two: how far offers differ, and the more the older they are
-    high_usd: float
     unit: Literal["once", "hour"]
     # "new", "used", "lowest listing", "new, dated", "used, dated", "launch"; "on-demand", "on-demand, dated", "spot", ...
     condition: str
@@ -58,11 +56,13 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
     highest_usd: float
     oldest: str  # date of the oldest offer used, ISO ("2026-05-24" or "2026-05")
     newest: str
+    providers: tuple[str, ...]
+    sources: tuple[str, ...]
+    low_usd: float  # likely between these two: how far offers differ, and the more the older they are
+    high_usd: float
     age_days: int  # of the newest offer used
     stale: bool  # older than what counts as a price of that day, or the price at launch
     least_count: int = 1  # cards in the smallest instance among the offers: fewer cannot be rented at this price
-    providers: tuple[str, ...]
-    sources: tuple[str, ...]
 
 
 def interval(values: Sequence[float], kind: Kind, age: int) -> tuple[float, float, float]:
