@@ -101,7 +101,7 @@ class Speeds:
     def _at(self, card: Gpu, batch_size: int) -> tuple[float, Limit]:
         """Seconds at a batch size whose operators are known, and what takes longest."""
         kept = self._predictor.step_times
-        key = f"{card.id} {_digest(card)} {batch_size}"
+        key = kept_as(card, batch_size)
         if key not in kept:
             step = predict(self._asked(card, batch_size), rates(card), constants.load().constants)
             kept[key] = (step.step_s if step.gpu_s else 0.0, _LIMITS.index(step.limit))
@@ -127,9 +127,13 @@ class Speeds:
         return self._alike[key]
 
 
+def kept_as(card: Gpu, batch_size: int) -> str:
+    """The name under which a step time is kept; another where a lab's own figures stand for the card."""
+    return f"{card.id} {_digest(card)} {batch_size}"
+
+
 @cache
 def _digest(card: Gpu) -> str:
-    """Tells cards of one id apart: a lab may have figures of its own for one."""
     return hashlib.sha256(msgspec.json.encode(card)).hexdigest()[:8]
 
 
