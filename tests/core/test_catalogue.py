@@ -422,6 +422,22 @@ source = "me"
         ("[[gpu]]", "[[card]]", 'unknown key "card"'),
         ("[[gpu]]", "[gpu]", "no [[gpu]] entry"),
         ('id = "mine"', 'id = "My Card"', "field id: expected str matching regex"),
+        (
+            'name = "Mine"',
+            'name = "geforce RTX4090"',
+            'line 3: gpu 1 "geforce RTX4090", field name: "geforce RTX4090" is a name of RTX 4090',
+        ),
+        (
+            'id = "mine"',
+            'id = "mine"\naliases = ["Tesla T4"]',
+            'line 5: gpu 1 "Mine", field aliases: "Tesla T4" is a name of T4 already',
+        ),
+        (
+            'id = "mine"',
+            'id = "mine"\nfamilies = ["4090"]',
+            'line 5: gpu 1 "Mine", field families: "4090" is a name of RTX 4090',
+        ),
+        ("[[gpu]]", GPU_TOML + "[[gpu]]", 'line 21: gpu 2 "Mine", field id: "mine" is the id of an earlier entry too'),
     ],
 )
 def test_malformed_cards_are_named(tmp_path: Path, old: str, new: str, said: str) -> None:

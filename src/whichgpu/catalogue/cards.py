@@ -21,7 +21,7 @@ from whichgpu.catalogue.prices import Kind, Price, price_of
 from whichgpu.catalogue.records import Gpu, Offer
 from whichgpu.errors import CatalogueError
 
-__all__ = ["Catalogue"]
+__all__ = ["Catalogue", "clash"]
 
 LONGEST_NAME = 100
 _SAME_MEMORY = 0.07  # a GB300 is listed with 270 and with 279
@@ -125,6 +125,25 @@ class Catalogue:
             names = [self._names[match].name] if match in self._names else self._shared[match]
             found.update(dict.fromkeys(names))
         return list(found)[:5]
+
+
+def clash(gpu: Gpu, others: Iterable[Gpu]) -> tuple[str, str] | None:
+    """The field of a card with a name that is another's already, and what to do about it; None where all names are its own."""
+    taken = {
+        _key(name): other for other in others if other.id != gpu.id for name in (other.name, other.id, *other.aliases)
+    }
+    for field, names in (
+        ("name", (gpu.name,)),
+        ("id", (gpu.id,)),
+        ("aliases", gpu.aliases),
+        ("families", gpu.families),
+    ):
+        for name in names:
+            other = taken.get(_key(name))
+            if other is not None:
+                cure = "take another name" if field in ("name", "id") else "leave it out"
+                return field, f'"{name}" is a name of {other.name} already; {cure}'
+    return None
 
 
 def _key(name: str) -> str:

@@ -26,7 +26,7 @@ from typing import Any
 
 import platformdirs
 
-from whichgpu.catalogue.cards import Catalogue
+from whichgpu.catalogue.cards import Catalogue, clash
 from whichgpu.catalogue.files import Document
 from whichgpu.catalogue.records import Gpu, Offer
 from whichgpu.catalogue.units import Known, unlikely
@@ -87,18 +87,22 @@ def _loaded(layers: tuple[tuple[Path, object], ...]) -> Catalogue:
     folders = [folder for folder, _ in layers]
     for folder in folders:
         if (folder / "gpus.toml").is_file():
-            own = _own_gpus(folder / "gpus.toml")
-            gpus = {**gpus, **own}
+            gpus = _with_own_gpus(folder / "gpus.toml", gpus)
     return Catalogue(gpus.values(), lambda: _offers(data / "prices", folders, gpus))
 
 
-def _own_gpus(entry: Path) -> dict[str, Gpu]:
+def _with_own_gpus(entry: Path, below: dict[str, Gpu]) -> dict[str, Gpu]:
+    """The cards below with those of a file over them."""
     document = Document(entry)
-    found: dict[str, Gpu] = {}
+    own: dict[str, Gpu] = {}
     for number, gpu in enumerate(document.rows("gpu", Gpu), 1):
-        if gpu.id in found:
+        if gpu.id in own:
             raise document.error("gpu", number, "id", f'"{gpu.id}" is the id of an earlier entry too; keep one of them')
-        found[gpu.id] = gpu
+        own[gpu.id] = gpu
+    found = {**below, **own}
+    for number, gpu in enumerate(own.values(), 1):
+        if problem := clash(gpu, found.values()):
+            raise document.error("gpu", number, *problem)
     return found
 
 
