@@ -9,6 +9,7 @@ import json
 import threading
 import zipfile
 from collections.abc import Iterator
+from datetime import date
 from decimal import Decimal
 from importlib.resources import files
 from pathlib import Path
@@ -23,7 +24,8 @@ pytest.importorskip("gpuhunt")
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 
 LISTS = Path(__file__).parents[1] / "data" / "gpuhunt"
-VERSION = "20261201-1"
+TODAY = date.today().isoformat()
+VERSION = f"{TODAY.replace('-', '')}-1"
 
 
 class Server(http.server.ThreadingHTTPServer):
@@ -89,7 +91,7 @@ def test_the_smallest_instance_of_each_region_is_kept(server: Server) -> None:
     update = refresh.prepare(gpuhunt_prices.fetch())
     found = {(o.provider, o.gpus[0], o.kind, o.region): o for o in update.offers}
     t4 = found["aws", "t4", "cloud-on-demand", "us-east-1"]
-    assert (Decimal("0.526"), 1, "g4dn.xlarge", "2026-12-01") == (t4.usd, t4.count, t4.instance, t4.date)
+    assert (Decimal("0.526"), 1, "g4dn.xlarge", TODAY) == (t4.usd, t4.count, t4.instance, t4.date)
     assert Decimal("0.587") == found["aws", "t4", "cloud-on-demand", "eu-west-1"].usd
     assert Decimal("0.2") == found["aws", "t4", "cloud-spot", "us-east-1"].usd
     a100 = found["aws", "a100-pcie-40gb", "cloud-on-demand", "us-east-1"]
@@ -131,7 +133,7 @@ def test_yes_writes_the_users_file_alone(server: Server, capsys: pytest.CaptureF
     new = catalogue.load().price(catalogue.load().find("T4"), "rent")
     assert old is not None
     assert new is not None
-    assert "2026-12-01" == new.newest > old.newest
+    assert TODAY == new.newest > old.newest
     aws = [o for o in catalogue.load().offers if o.provider == "aws" and o.instance == "p4d.24xlarge"]
     assert 8 in {o.count for o in aws}
     _, again, _ = run(capsys, "update", "--dry-run", "--json")
@@ -232,6 +234,4 @@ def test_without_gpuhunt_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> 
 )
 def test_the_day_of_a_list_is_that_of_its_version(version: str, day: str | None) -> None:
     """A version that is no day, or one to come, stands for today."""
-    from datetime import date
-
     assert (day or date.today().isoformat()) == gpuhunt_prices._made_on(version)
