@@ -5,6 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
+
+# a property is no matter of time, which a busy machine has less of
+settings.register_profile("whichgpu", deadline=None)
+settings.load_profile("whichgpu")
 
 
 @pytest.fixture(scope="session", autouse=True)
