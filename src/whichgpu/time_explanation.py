@@ -76,7 +76,7 @@ class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
 def grouped(trace: Trace, found: Parts, *, host_limited: bool) -> list[OpGroup]:
     """The parts of a step as groups, the most expensive first."""
     places: dict[tuple[str, str, str, int], list[int]] = defaultdict(list)
-    for place, index in enumerate(found.index):
+    for place, index in enumerate(found.ops):
         op = trace.ops[index]
         places[op.name, op.phase, starred(_name(trace, op.module) or ""), op.source].append(place)
     groups = [_group(trace, found, members, host_limited) for members in places.values()]
@@ -84,7 +84,7 @@ def grouped(trace: Trace, found: Parts, *, host_limited: bool) -> list[OpGroup]:
 
 
 def _group(trace: Trace, found: Parts, places: Sequence[int], host_limited: bool) -> OpGroup:
-    ops: list[Op] = [trace.ops[found.index[place]] for place in places]
+    ops: list[Op] = [trace.ops[found.ops[place]] for place in places]
     paths = {path for op in ops if (path := _name(trace, op.module)) is not None}
     gpu_s, compute_s, host_s, flops, bytes_ = (
         float(column[places].sum()) for column in (found.gpu_s, found.compute_s, found.host_s, found.flops, found.bytes)

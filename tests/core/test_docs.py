@@ -100,7 +100,7 @@ def test_the_readme_has_two_commands_to_set_up() -> None:
     shown = [line for block in blocks(ROOT / "README.md", "sh") for line in block.splitlines()]
     assert SET_UP == [line for line in shown if "pip install" in line]
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
-    assert ["bench", "parquet", "test", "update", "zoo"] == sorted(extras)
+    assert ["bench", "charts", "parquet", "test", "update", "zoo"] == sorted(extras)
 
 
 def test_workloads_of_the_readme_exist() -> None:

@@ -169,7 +169,8 @@ def _draw_roof(axes: Axes, look: TimeLook) -> None:
     pictures.log_ticks(axes.xaxis, lambda value: f"{value:,g}")
     pictures.log_ticks(axes.yaxis, lambda value: f"{value / 1e12:,g}")
     _draw_roofs(axes, roofs, times.peak_bytes_per_s, (left, right))
-    axes.scatter(*zip(*whole, strict=True), s=90, c=BLACK, marker="D", edgecolors="white", zorder=4) if whole else None
+    for x, y in whole:
+        axes.scatter([x], [y], s=90, c=BLACK, marker="D", edgecolors="white", zorder=4)
     _draw(axes, placed, times.gpu_s, *(Named(*one, "whole step", 6.0, bold=True) for one in whole))
 
 

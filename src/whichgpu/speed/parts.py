@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from whichgpu.speed.asked import Cost
 from whichgpu.speed.costs import costs
 from whichgpu.speed.host import host_seconds, launches
 from whichgpu.speed.kernels import Constants, Floats, all_seconds, columns_of, join, limited_by_compute
@@ -19,9 +20,9 @@ from whichgpu.trace import Op, Trace
 
 
 class Parts(NamedTuple):
-    """The operators of the last traced step on a card, as columns; `index` says which of the trace each is."""
+    """The operators of the last traced step on a card, as columns; `ops` says which of the trace each is."""
 
-    index: tuple[int, ...]
+    ops: tuple[int, ...]
     pipe: tuple[str, ...]  # arithmetic that most of an operator's FLOPs are done in; "" where it has none
     gpu_s: Floats
     compute_s: Floats  # of which arithmetic limits, and not memory
@@ -35,7 +36,8 @@ def parts(trace: Trace, op_at: Callable[[int], Op], rates: Rates, constants: Con
     """The last traced step; `op_at` gives an operator by its index in the trace, at the batch size that is meant."""
     tf32 = bool(trace.facts.get("tf32_matmul"))
     index = [number for number, op in enumerate(trace.ops) if op.step == trace.steps - 1]
-    asked, owners, pipes, host_s = [], [], [], []
+    asked: list[Cost] = []
+    owners, pipes, host_s = [], [], []
     for place, number in enumerate(index):
         op = op_at(number)
         own = costs(op, tf32_matmul=tf32)
