@@ -5,11 +5,12 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_up_tracer import World
-from synthetic import make_trace, programs, scaled
+from synthetic import MIB, Call, Made, make_trace, programs, scaled
 
 from whichgpu import api, catalogue, render
 from whichgpu.errors import CatalogueError, InputError
@@ -155,14 +156,30 @@ def test_a_roofline_needs_a_card_whose_peaks_are_known(world: World, tmp_path: P
         api.explain("bert-base", gpu="RTX 3090", roofline=tmp_path / "a.jpg")
     with pytest.raises(InputError, match="no folder"):
         api.explain("bert-base", gpu="RTX 3090", roofline=tmp_path / "nowhere" / "a.png")
-    cards = catalogue.load()
-    unknown = [
-        card.name for card in cards.gpus if card.cuda and (not card.fp32_tflops or not card.sm_count or not card.tdp_w)
-    ]
-    for name in unknown[:1]:
-        with pytest.raises(CatalogueError, match=r"fp32_tflops|sm_count|tdp_w"):
-            api.explain("bert-base", gpu=name, roofline=tmp_path / "a.png")
     assert [] == world.asked
+    assert [] == list(tmp_path.iterdir())
+
+
+def test_a_missing_figure_of_a_card_is_named(world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Memory is explained without it; a roofline is refused before anything is traced."""
+    card = msgspec.structs.replace(catalogue.load().find("RTX 3090"), fp32_tflops=None, tdp_w=None)
+    monkeypatch.setattr(catalogue.Catalogue, "find", lambda *_: card)
+    with pytest.raises(CatalogueError, match="fp32_tflops and tdp_w are unknown"):
+        api.explain("bert-base", gpu="RTX 3090", roofline=tmp_path / "a.png")
+    assert [] == world.asked
+    report = api.explain("bert-base", gpu="RTX 3090", batch_size=8)
+    assert report.time is None
+    assert "fp32_tflops and tdp_w are unknown" in report.time_missing
+    assert report.peak_allocated_bytes > 0
+
+
+def test_a_step_without_an_operator_on_the_gpu_has_no_time(world: World, tmp_path: Path) -> None:
+    """It says so, and nothing is drawn."""
+    world.calls["bert-base"] = [Call((Made(MIB, MIB, "activation"),), name="aten.empty.memory_format")]
+    report = api.explain("bert-base", gpu="RTX 3090", batch_size=8)
+    assert (None, "the step runs no operator on the GPU") == (report.time, report.time_missing)
+    with pytest.raises(InputError, match="no roofline to draw: the step runs no operator on the GPU"):
+        api.explain("bert-base", gpu="RTX 3090", batch_size=8, roofline=tmp_path / "a.png")
     assert [] == list(tmp_path.iterdir())
 
 
