@@ -190,7 +190,16 @@ def _draw_roofs(axes: Axes, roofs: dict[str, float], bandwidth: float, ends: tup
         pipes = " and ".join(PIPES.get(pipe, pipe) for pipe, one in roofs.items() if one == peak)
         words = f"{pipes}: {text.format_figure(peak / 1e12)} TFLOP/s"
         higher = max(peak, 1.2 * last)
-        axes.text(0.88 * peak / bandwidth, higher, words, fontsize=SMALL, ha="right", va="center", bbox=pictures.CLEAR)
+        axes.text(
+            0.88 * peak / bandwidth,
+            higher,
+            words,
+            fontsize=SMALL,
+            ha="right",
+            va="center",
+            bbox=pictures.CLEAR,
+            zorder=1,
+        )
         last = higher
 
 
