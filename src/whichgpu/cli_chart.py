@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast, get_args
 import typer
 
 from whichgpu.arguments import TIMEOUT_S
-from whichgpu.cli_common import SLOW, WORKLOAD, Json, NoCache, Sets, Timeout, print_record, progress
+from whichgpu.cli_common import SLOW, WORKLOAD, Json, NoCache, OwnFiles, Sets, Timeout, print_record, progress
 from whichgpu.errors import InputError
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ def chart(
             "--out", metavar="FILE", help="Draw a picture into this .png or .svg file; replaced if it is there."
         ),
     ] = None,
+    own_files: OwnFiles = None,
     timeout: Timeout = TIMEOUT_S,
     no_cache: NoCache = False,
     json: Json = False,
