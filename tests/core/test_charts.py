@@ -87,7 +87,9 @@ def test_an_old_price_is_no_value_of_today() -> None:
     """It is left out and counted, and shown beside others only where its card was named; never on the front."""
     made = report("resnet50")
     old = tuple(
-        replace(row, buy=replace(row.buy, condition="launch", usd=1.0)) if row.gpu == "RTX 2070" and row.buy else row
+        replace(row, buy=replace(row.buy, condition="launch", stale=True, usd=1.0))
+        if row.gpu == "RTX 2070" and row.buy
+        else row
         for row in made.gpus
     )
     shown = records.value_chart(replace(made, gpus=old))
