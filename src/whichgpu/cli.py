@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn, cast
 
 import typer
 
-from whichgpu import cli_results, cli_update, text
+from whichgpu import cli_chart, cli_results, cli_update, text
 from whichgpu.arguments import TIMEOUT_S
 from whichgpu.cli_common import (
     SLOW,
@@ -153,7 +153,11 @@ def explain(
     ] = None,
     gpu: Annotated[
         list[str] | None,
-        typer.Option("--gpu", metavar="NAME", help="A card, to say whether it fits and what the largest batch is."),
+        typer.Option(
+            "--gpu",
+            metavar="NAME",
+            help="A card, to say whether it fits, what the largest batch is, and where time goes.",
+        ),
     ] = None,
     snapshot: Annotated[
         str | None,
@@ -163,16 +167,23 @@ def explain(
             help="Write the predicted allocations as a PyTorch memory snapshot, for https://docs.pytorch.org/memory_viz.",
         ),
     ] = None,
+    roofline: Annotated[
+        str | None,
+        typer.Option(
+            "--roofline", metavar="FILE", help="Draw the step's roofline on the card into a .png or .svg file."
+        ),
+    ] = None,
     own_files: OwnFiles = None,
     timeout: Timeout = TIMEOUT_S,
     no_cache: NoCache = False,
     json: Json = False,
 ) -> None:
-    """Where does the memory go, and what would save some?
+    """Where do memory and time go, and what would save some?
 
     Shows the allocated memory over the phases of the step, what holds it at the peak (with the module and the line of
-    code that made it), and what the usual remedies would save, each from a trace of the changed step. Without --gpu:
-    by the rules of the H200, and without limit.
+    code that made it), and what the usual remedies would save, each from a trace of the changed step. With --gpu also
+    the most expensive operators of a step on that card, predicted, and what limits each. Without: by the rules of the
+    H200, and without limit. The picture needs matplotlib: pip install 'whichgpu[charts]'.
     """
     size = None if batch_size is None else text.parse_batch_size(batch_size)
     if gpu and len(gpu) > 1:
@@ -187,6 +198,7 @@ def explain(
             batch_size=size,
             gpu=gpu[0] if gpu else None,
             snapshot=snapshot,
+            roofline=roofline,
             cache=not no_cache,
             on_progress=on_progress,
             timeout_s=timeout,
@@ -438,6 +450,7 @@ def accuracy(
     _print(report, json, show)
 
 
+cli_chart.add_to(app)
 cli_results.add_to(app)
 cli_update.add_to(app)
 

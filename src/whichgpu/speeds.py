@@ -80,7 +80,7 @@ class Speeds:
         return f"computes {' and '.join(slow)} at the speed of float32: it has no tensor cores for it" if slow else ""
 
     def _step(self, card: Gpu, batch_size: int) -> tuple[float, Limit]:
-        low, high = self._around(card, batch_size)
+        low, high = self.around(card, batch_size)
         first, limit = self._at(card, low)
         if low == high:
             return first, limit
@@ -88,7 +88,7 @@ class Speeds:
         step_s = first + (last - first) * (batch_size - low) / (high - low)
         return max(step_s, min(first, last) / high), limit if 2 * batch_size < low + high else upper
 
-    def _around(self, card: Gpu, batch_size: int) -> tuple[int, int]:
+    def around(self, card: Gpu, batch_size: int) -> tuple[int, int]:
         """The batch sizes between which the step time is taken to be linear."""
         if self._predictor.follows(card.capability):
             low = power_of_two_below(batch_size)

@@ -174,6 +174,11 @@ def format_share(part: int, whole: int) -> str:
     return "<1 %" if 0 < percent < 0.5 else f"{percent:.0f} %"
 
 
+def format_share_of(share: float) -> str:
+    """A share in whole percent: "42 %"."""
+    return "<1 %" if 0 < share < 0.005 else f"{100 * share:.0f} %"
+
+
 def format_percent(share: float) -> str:
     """A share to a tenth of a percent, to a hundredth below 10: "12.5 %", "0.14 %"."""
     percent = 100 * share

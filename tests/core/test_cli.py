@@ -42,7 +42,17 @@ OPTIONS = {
         "--no-cache",
         "--json",
     ],
-    "explain": ["WORKLOAD", "--batch-size", "--gpu", "--snapshot", "--catalogue", "--timeout", "--no-cache", "--json"],
+    "explain": [
+        "WORKLOAD",
+        "--batch-size",
+        "--gpu",
+        "--snapshot",
+        "--roofline",
+        "--catalogue",
+        "--timeout",
+        "--no-cache",
+        "--json",
+    ],
     "rank": [
         "[WORKLOAD...]",
         "--set",
@@ -79,6 +89,19 @@ OPTIONS = {
     "accuracy": ["[WHAT]", "--markdown", "--json"],
     "zoo": ["--set", "--json"],
     "results": ["--workload", "--gpu", "--outcome", "--origin", "--results", "--catalogue", "--json"],
+    "chart": [
+        "CHART",
+        "[WORKLOAD...]",
+        "--set",
+        "--gpu",
+        "--baseline",
+        "--price",
+        "--out",
+        "--catalogue",
+        "--timeout",
+        "--no-cache",
+        "--json",
+    ],
     "results list": ["--workload", "--gpu", "--outcome", "--origin", "--results", "--catalogue", "--json"],
     "results export": ["FILE", "--workload", "--gpu", "--outcome", "--origin", "--results", "--catalogue"],
     "results import": ["FILE", "--origin", "--results"],
@@ -267,17 +290,24 @@ def test_fit_leaves_what_is_not_said_open(api: FakeApi) -> None:
 
 def test_explain_passes_everything_on(api: FakeApi) -> None:
     """Each option of explain reaches the call, and what is not given is None."""
-    assert 0 == run("explain", *"resnet50 --batch-size 64 --gpu 4090 --snapshot s.pickle --no-cache".split())
+    assert 0 == run(
+        "explain", *"resnet50 --batch-size 64 --gpu 4090 --snapshot s.pickle --roofline r.svg --no-cache".split()
+    )
     assert 0 == run("explain", "resnet50", "--json")
     given = {
         "batch_size": 64,
         "gpu": "4090",
         "snapshot": "s.pickle",
+        "roofline": "r.svg",
         "cache": False,
         "on_progress": ANY,
         "timeout_s": 600.0,
     }
-    left = {"batch_size": None, "gpu": None, "snapshot": None, "cache": True, "on_progress": ANY, "timeout_s": 600.0}
+    left = dict.fromkeys(("batch_size", "gpu", "snapshot", "roofline")) | {
+        "cache": True,
+        "on_progress": ANY,
+        "timeout_s": 600.0,
+    }
     assert [("resnet50", given), ("resnet50", left)] == api.calls
 
 

@@ -398,7 +398,8 @@ def test_the_keys_of_explain_are_stable() -> None:
     found = json.loads(render.to_json(explain_report()))
     assert (
         "workload batch_size basis trace gpu memory_bytes context_bytes verdict max_batch_size max_batch_size_safe "
-        "max_batch_size_at_least peak_reserved_bytes peak_allocated_bytes peak_step peak_phase peak_op timeline holders others remedies left_out snapshot notes"
+        "max_batch_size_at_least peak_reserved_bytes peak_allocated_bytes peak_step peak_phase peak_op timeline holders others remedies left_out snapshot notes "
+        "time time_missing roofline"
     ).split() == list(found)
     assert "step phase start_bytes most_bytes end_bytes has_peak".split() == list(found["timeline"][0])
     assert "category bytes storages op module modules source".split() == list(found["holders"][0])
@@ -409,6 +410,13 @@ def test_the_keys_of_explain_are_stable() -> None:
     )
     assert keys.split() == list(found["remedies"][0])
     assert ["remedy", "reason"] == list(found["left_out"][0])
+    assert (
+        "gpu batch_size speed known step_s gpu_s compute_s memory_s waiting_s host_s groups others flops bytes "
+        "peak_bytes_per_s peak_flops_per_s note"
+    ).split() == list(found["time"])
+    group = "op phase module modules source calls gpu_s share limit host_s flops bytes pipe"
+    assert group.split() == list(found["time"]["groups"][0])
+    assert "groups calls gpu_s share".split() == list(found["time"]["others"])
 
 
 def test_a_step_with_many_phases_shows_its_ends_and_its_peak() -> None:

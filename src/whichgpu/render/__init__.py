@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from whichgpu.render.accuracy import print_accuracy, to_markdown
 from whichgpu.render.bench import print_bench
+from whichgpu.render.charts import print_chart
 from whichgpu.render.common import make_console, to_json, trimmed
 from whichgpu.render.explain import print_explain
 from whichgpu.render.fit import print_fit
@@ -22,6 +23,7 @@ __all__ = [
     "make_console",
     "print_accuracy",
     "print_bench",
+    "print_chart",
     "print_explain",
     "print_fit",
     "print_free",
