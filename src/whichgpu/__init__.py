@@ -16,7 +16,9 @@ TYPE_CHECKING = False
 
 if TYPE_CHECKING:
     from whichgpu.advice import FitReport, RankReport
-    from whichgpu.api import explain, fit, rank
+    from whichgpu.advising.records import AdviceReport
+    from whichgpu.advising.wishes import Wishes
+    from whichgpu.api import advise, explain, fit, rank
     from whichgpu.errors import WhichGpuError
     from whichgpu.explanation import ExplainReport
     from whichgpu.workload import describe
@@ -25,13 +27,28 @@ if TYPE_CHECKING:
 
 del TYPE_CHECKING
 
-__all__ = ["ExplainReport", "FitReport", "RankReport", "WhichGpuError", "describe", "explain", "fit", "rank"]
+__all__ = [
+    "AdviceReport",
+    "ExplainReport",
+    "FitReport",
+    "RankReport",
+    "WhichGpuError",
+    "Wishes",
+    "advise",
+    "describe",
+    "explain",
+    "fit",
+    "rank",
+]
 
 _HOMES = {
+    "AdviceReport": ("whichgpu.advising.records", "AdviceReport"),
     "ExplainReport": ("whichgpu.explanation", "ExplainReport"),
     "FitReport": ("whichgpu.advice", "FitReport"),
     "RankReport": ("whichgpu.advice", "RankReport"),
     "WhichGpuError": ("whichgpu.errors", "WhichGpuError"),
+    "Wishes": ("whichgpu.advising.wishes", "Wishes"),
+    "advise": ("whichgpu.api", "advise"),
     "describe": ("whichgpu.workload", "describe"),
     "explain": ("whichgpu.api", "explain"),
     "fit": ("whichgpu.api", "fit"),

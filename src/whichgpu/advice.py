@@ -119,6 +119,7 @@ class RankRow(msgspec.Struct, frozen=True, kw_only=True):
         str, PredictedSpeed | None
     ] = {}  # at the batch with most samples per second, where that is another
     run: dict[str, Run | None] = {}  # of `samples`, by workload
+    problems: dict[str, tuple[str, ...]] = {}  # by workload, why the card cannot run it, where it cannot
 
 
 class RankReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,6 +133,7 @@ class RankReport(msgspec.Struct, frozen=True, kw_only=True):
     baseline: str | None = None  # the card whose speed is 1
     samples: int | None = None  # of the whole run that was asked about
     sort: Sort = "price"  # the order within equal verdicts
+    usual_batch_size: dict[str, int] = {}  # by workload, what it names itself
 
 
 # ---- making the records -------------------------------------------------------------------------------
@@ -289,7 +291,7 @@ def ranked(
 
     A card that the software cannot use comes after all that it can: its memory is of no help.
 
-    Tiers follow the article of 2020: all workloads, some of them (small batches), or a poor fit (fewer than half).
+    Tiers follow the article of 2020: all workloads, most of them (small batches), or a poor fit (`tier_of`).
     """
     rows = [_rank_row(card, answers, *prices[card.id]) for card in cards]
 
@@ -302,10 +304,13 @@ def ranked(
 
 
 def tier_of(trains: int, workloads: int) -> Tier:
-    """The verdict on a card that trains so many of the workloads: all, at least half, or fewer."""
+    """The verdict on a card that trains so many of the workloads: all, most (all but one, or over three quarters), or fewer.
+
+    The article of 2020 drew the second line somewhere between 7 of 12, not a good fit, and 11 of 12, most.
+    """
     if trains == workloads:
         return "all"
-    return "most" if trains and 2 * trains >= workloads else "poor"
+    return "most" if trains and (trains >= workloads - 1 or 4 * trains > 3 * workloads) else "poor"
 
 
 def is_current(price: Price | None) -> bool:
@@ -334,4 +339,5 @@ def _rank_row(
         buy=buy,
         rent=rent,
         notes=tuple(problems),
+        problems={name: answer.problems for name, answer in found.items() if answer.problems},
     )

@@ -1,34 +1,40 @@
-"""The questions that whichgpu answers, from Python: `fit`, `explain` and `rank`.
+"""The questions that whichgpu answers, from Python: `fit`, `explain`, `rank` and `advise`.
 
 Joins the predictor of each workload with the catalogue into records. Nothing here computes memory or formats numbers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
+from datetime import date
 from pathlib import Path
 
 import msgspec
 
-from whichgpu import advice, arguments, catalogue, explanation, remedies, text, workload
+from whichgpu import advice, arguments, catalogue, explanation, free_machines, remedies, text, workload
+from whichgpu import currency as currencies
 from whichgpu import snapshot as snapshots
-from whichgpu.advice import FitReport, FitRow, RankReport, Sort, TraceInfo
+from whichgpu.advice import FitReport, FitRow, RankReport, Sort
+from whichgpu.advising import advice as advising
+from whichgpu.advising import wishes as wished
+from whichgpu.advising.records import AdviceReport, Currency
+from whichgpu.advising.wishes import Wishes
 from whichgpu.arguments import TIMEOUT_S
-from whichgpu.batch_sizes import MAX_BATCH_SIZE
 from whichgpu.charts.figure import check_file
 from whichgpu.charts.roofline import draw_roofline
 from whichgpu.closeup import look_at, with_remedy
 from whichgpu.errors import InputError
 from whichgpu.explanation import ExplainReport
-from whichgpu.ordering import ordered
 from whichgpu.overheads import context_bytes
 from whichgpu.predictor import Predictor, Progress
+from whichgpu.ranking import Judge, by_hardware, by_installed_torch, in_turn, ranking, taken_for, unbounded
 from whichgpu.speed.rates import rates
-from whichgpu.speed_answers import SpeedAnswers, in_fit, in_rank, lacks, speed_answers
+from whichgpu.speed_answers import in_fit, lacks, speed_answers
 from whichgpu.speed_closeup import TimeLook, time_of
 from whichgpu.tables import BASELINE
 from whichgpu.torch_build import installed_torch
 from whichgpu.tracers import falling_back
+from whichgpu.what_helps import what_helps
 
 DEFAULT_CARD = "H200"  # whose rules hold under --memory-limit when no card is named
 
@@ -110,9 +116,9 @@ def fit(
             notes=(
                 *predictor.notes(),
                 *_in_general(predictor, exact),
-                *_taken_for(cards, gpus or ()),
+                *taken_for(cards, gpus or ()),
                 *([_limit_note(limit_card)] if limited else []),
-                *_unbounded(row.max_batch_size for row in report),
+                *unbounded(row.max_batch_size for row in report),
                 *speeds.notes,
                 *([] if gpus or limited else advice.left_out(cards.gpus)),
             ),
@@ -127,22 +133,10 @@ def _fit_rows(
 ) -> list[tuple[catalogue.Gpu, FitRow]]:
     """Each card with its answer, in order."""
     rows = {}
-    for card, problems in _in_turn(predictor, cards, "", on_progress):
+    for card, problems in in_turn(predictor, cards, "", on_progress):
         estimate = predictor.estimate(card.capability)
         rows[card.id] = advice.fit_row(card, estimate, batch_size, context_bytes(), problems)
     return [(card, rows[card.id]) for card in cards]
-
-
-def _in_turn(
-    predictor: Predictor, cards: Sequence[catalogue.Gpu], words: str, on_progress: Progress | None
-) -> Iterator[tuple[catalogue.Gpu, list[str]]]:
-    """Each card with why it cannot run the step, if so; `on_progress` hears of each."""
-    build = installed_torch()
-    for number, card in enumerate(cards):
-        if on_progress is not None:
-            on_progress(f"{words}{card.name} ({number + 1} of {len(cards)})")
-        dtypes = advice.dtypes_used(predictor.facts(card.capability))
-        yield card, catalogue.supports(card, build.version, build.cuda, dtypes)
 
 
 def _in_general(predictor: Predictor, exact: bool) -> list[str]:
@@ -209,7 +203,7 @@ def explain(
     outcomes = [with_remedy(plan, size, capability, room, look, cache=cache, on_progress=on_progress) for plan in plans]
     if room is not None and look.within_bytes is None:
         notes = (*notes, "the batch does not fit; what is shown is a run with as much memory as it wants")
-    notes = (*notes, *_taken_for(cards, [gpu] if gpu is not None else []))
+    notes = (*notes, *taken_for(cards, [gpu] if gpu is not None else []))
     return ExplainReport(
         workload=ref.text,
         batch_size=size,
@@ -283,43 +277,136 @@ def rank(
     unit = _baseline(cards, baseline) or next((c for c in chosen if c.name == BASELINE), None)
     if not chosen:
         raise InputError(f"no card of those asked for has CUDA: {', '.join(gpus or ())}")
-    answers: dict[str, dict[str, advice.Largest]] = {}
-    traces: dict[str, TraceInfo] = {}
-    notes: list[str] = []
-    speeds: dict[str, SpeedAnswers] = {}
-    prices = {card.id: (cards.price(card, "buy"), cards.price(card, "rent")) for card in chosen}
-    for number, ref in enumerate(refs, 1):
-        told_of = _part(number, len(refs), on_progress)
-        with Predictor(ref, cache=cache, on_progress=told_of) as predictor:
-            largest = _largest_on_each(predictor, chosen, told_of)
-            most = max(chosen, key=lambda card: largest[card.id].batch_size)
-            if predictor.confirm(largest[most.id].batch_size, most.capability):
-                largest = _largest_on_each(predictor, chosen, told_of)
-            answers[ref.text] = largest
-            sizes = {card.id: (card, largest[card.id].batch_size) for card in chosen if not largest[card.id].problems}
-            speeds[ref.text] = speed_answers(
-                predictor,
-                sizes,
-                unit,
-                samples=run_samples,
-                rents={card: rent for card, (_, rent) in prices.items()},
-                known=known,
-                on_progress=told_of,
-            )
-            traces[ref.text] = predictor.info()
-            unbounded = _unbounded(one.batch_size for one in largest.values())
-            told = (*predictor.notes(), *unbounded, *speeds[ref.text].notes)
-            notes += [f"{ref.text}: {note}" for note in told]
-    return RankReport(
-        workloads=tuple(ref.text for ref in refs),
-        basis="predicted",
-        traces=traces,
-        gpus=ordered(tuple(in_rank(advice.ranked(chosen, answers, prices), chosen, speeds)), sort),
-        baseline=next((answer.baseline for answer in speeds.values() if answer.baseline), None),
-        samples=run_samples,
-        sort=sort,
-        notes=tuple(dict.fromkeys((*notes, *(_taken_for(cards, gpus) if gpus else advice.left_out(cards.gpus))))),
+    report = ranking(
+        refs, cards, chosen, unit, samples=run_samples, sort=sort, known=known, cache=cache, on_progress=on_progress
     )
+    others = taken_for(cards, gpus) if gpus else advice.left_out(cards.gpus)
+    return msgspec.structs.replace(report, notes=tuple(dict.fromkeys((*report.notes, *others))))
+
+
+@falling_back
+def advise(
+    names: Sequence[str],
+    *,
+    wishes: Wishes | None = None,
+    as_of: str | None = None,
+    currency: str = "USD",
+    known: bool = True,
+    cache: bool = True,
+    on_progress: Progress | None = None,
+    timeout_s: float = TIMEOUT_S,
+) -> AdviceReport:
+    """Which cards to buy, to rent or to do without for these workloads?
+
+    `wishes` holds what is wished for, with amounts in US dollars; `as_of` ("2020-02") asks with the cards and prices that were
+    known on that day; amounts are shown in `currency`, a code or one with a rate ("EUR=1.08"). Where few cards are named, it is also said what would make a
+    workload fit that does not. The other arguments are those of `rank`. Raises subclasses of WhichGpuError.
+    """
+    arguments.check_names(names)
+    wishes = wishes or Wishes()
+    wished.check(wishes)
+    refs = list({ref.text: ref for ref in map(workload.parse, names)}.values())
+    everything = catalogue.load()
+    cards = everything.as_of(as_of or "today")
+    shown_in = _currency(currency)
+    _check_days(everything, cards, wishes)
+    wished.check_words(wishes, cards.gpus)
+    chosen = advising.chosen(cards, wishes)
+    past = cards.day is not None and cards.day < date.today()
+    report = ranking(
+        refs,
+        cards,
+        chosen,
+        next((card for card in chosen if card.name == BASELINE), None),
+        judge=_judge(past),
+        samples=wishes.samples,
+        known=known,
+        cache=cache,
+        on_progress=on_progress,
+    )
+    extra = [*taken_for(cards, (*wishes.gpus, *wishes.own)), *([_PAST] if past else [])]
+    report = msgspec.structs.replace(report, notes=tuple(dict.fromkeys((*extra, *report.notes))))
+    return advising.advise(
+        report,
+        cards,
+        wishes,
+        currency=shown_in,
+        machines=() if past else free_machines.load(),
+        changes=_changes(refs, report, cards, wishes, cache, on_progress),
+    )
+
+
+_PAST = (
+    "a day of the past: cards and prices are of that day, and no card is left out because today's PyTorch has no kernels "
+    "for it; steps are traced and speeds predicted for today's PyTorch all the same"
+)
+_FEW = 3  # cards that are named, and workloads, of which it is tried what helps
+
+
+def _judge(past: bool) -> Judge:
+    """Which cards can run a step: by today's PyTorch, or by their hardware alone where that is no matter."""
+
+    installed = by_installed_torch()
+
+    def judge(card: catalogue.Gpu, dtypes: Sequence[str]) -> list[str]:
+        return installed(card, dtypes) if card.cuda and not past else by_hardware(card, dtypes)
+
+    return judge
+
+
+def _check_days(everything: catalogue.Catalogue, cards: catalogue.Catalogue, wishes: Wishes) -> None:
+    """A card that is named and was not released on that day is told as such."""
+    there = {card.id for card in cards.gpus}
+    for name in (*wishes.own, *wishes.gpus):
+        card = everything.find(name)
+        if card.id not in there:
+            raise InputError(f"{card.name} was released in {card.release}, after the day that is asked about")
+        if card.vendor not in advising.PREDICTED:
+            raise InputError(f"{card.name}: nothing is predicted of {card.vendor}'s processors; name another card")
+
+
+def usd_per_unit(currency: str) -> float:
+    """What one unit of a currency is in US dollars; InputError for one without a known rate."""
+    return _currency(currency).usd_per_unit
+
+
+def _currency(code: str) -> Currency:
+    """What amounts are shown in."""
+    found = currencies.parse(code)
+    return Currency(code=found.code, usd_per_unit=found.usd_per_unit, date=found.date, source=found.source)
+
+
+def _changes(
+    refs: Sequence[workload.WorkloadRef],
+    report: RankReport,
+    cards: catalogue.Catalogue,
+    wishes: Wishes,
+    cache: bool,
+    on_progress: Progress | None,
+) -> list[str]:
+    """What would make workloads fit on the cards that are named, where these are few."""
+    named = {cards.find(name).name: cards.find(name) for name in (*wishes.gpus, *wishes.own)}
+    size = wishes.batch_size or 1
+    failing = [
+        (ref, named[row.gpu])
+        for row in report.gpus
+        for ref in refs
+        if row.gpu in named and named[row.gpu].cuda and row.supported and row.max_batch_size[ref.text] < size
+    ]
+    if not 0 < len(failing) <= _FEW:
+        return []
+    said = []
+    for ref, card in failing:
+        room = text.format_bytes(advice.room_bytes(card, context_bytes()))
+        for one in what_helps(ref, card, size, cache=cache, on_progress=on_progress):
+            needs = text.format_bytes(one.peak_reserved_bytes)
+            fits = {"fits": "fits", "likely": "likely fits"}.get(one.verdict or "", "still does not fit")
+            most = f", up to batch {text.format_count(one.max_batch_size)}" if one.max_batch_size else ""
+            said.append(
+                f"{ref.text} on the {card.name}: with {one.change} batch {text.format_count(size)} {fits}{most} "
+                f"({needs} of {room})"
+            )
+    return said
 
 
 def _baseline(cards: catalogue.Catalogue, name: str | None) -> catalogue.Gpu | None:
@@ -333,47 +420,11 @@ def _baseline(cards: catalogue.Catalogue, name: str | None) -> catalogue.Gpu | N
     return card
 
 
-def _part(number: int, count: int, on_progress: Progress | None) -> Progress | None:
-    """Who hears of the progress of one of several workloads: each line says which of them it is."""
-    if on_progress is None or count == 1:
-        return on_progress
-    return lambda line: on_progress(f"{number} of {count}: {line}")
-
-
-def _largest_on_each(
-    predictor: Predictor, cards: Sequence[catalogue.Gpu], on_progress: Progress | None
-) -> dict[str, advice.Largest]:
-    """The largest batches of one workload, by card."""
-    turns = _in_turn(predictor, cards, f"{predictor.ref.text} on ", on_progress)
-    return {
-        card.id: advice.largest(card, predictor.estimate(card.capability), context_bytes(), problems)
-        for card, problems in turns
-    }
-
-
-def _taken_for(cards: catalogue.Catalogue, names: Iterable[str]) -> list[str]:
-    """Which card was taken where a name says nothing of its form, and how to name the others."""
-    found = []
-    for name in dict.fromkeys(names):
-        if others := cards.twins(name):
-            taken = cards.find(name).name
-            found.append(f'"{name}" was taken for the {taken}; the other is "{" or ".join(others)}"')
-    return found
-
-
 def _limit_note(card: catalogue.Gpu) -> str:
     return (
         f"limit: by the rules of the {card.name}, and for PyTorch's allocator alone; a card of that size also holds the "
         "CUDA context, so name it with --gpu to ask about one"
     )
-
-
-def _unbounded(largest: Iterable[int]) -> list[str]:
-    """The caveat where the search for the largest batch met its own end and not that of the memory."""
-    if max(largest, default=0) < MAX_BATCH_SIZE:
-        return []
-    size = text.format_count(MAX_BATCH_SIZE)
-    return [f"no batch size above {size} was looked at; does the memory of this step depend on its batch size at all?"]
 
 
 def _no_bfloat16(card: catalogue.Gpu | None) -> str | None:

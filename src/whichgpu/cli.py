@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn, cast
 
 import typer
 
-from whichgpu import cli_chart, cli_results, cli_update, text
+from whichgpu import cli_advise, cli_chart, cli_results, cli_update, text
 from whichgpu.arguments import TIMEOUT_S
 from whichgpu.cli_common import (
     SLOW,
@@ -250,6 +250,9 @@ def rank(
     from whichgpu import render  # noqa: PLC0415
 
     _print(report, json, lambda console: render.print_rank(report, console))
+
+
+cli_advise.add_to(app)
 
 
 def _sort(words: str) -> Sort:

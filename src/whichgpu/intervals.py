@@ -125,6 +125,11 @@ def widest(kinds: Iterable[Evidence], capability: tuple[int, int]) -> Spread:
     )
 
 
+def unmeasured(found: Spread) -> Spread:
+    """The spread on cards of vendors of which nothing was measured: twice as wide, which is a guess."""
+    return Spread(low=min(2 * found.low, 0.9), high=2 * found.high, floor_bytes=2 * found.floor_bytes)
+
+
 def least_sure(kinds: Iterable[Evidence]) -> Evidence:
     """The kind that decides how wide the interval of a step is; the first of those that are as wide."""
     return max(kinds, key=lambda kind: fitted(kind).high)

@@ -24,6 +24,7 @@ RemedyName = Literal[
     "8-bit optimizer",
     "smaller samples",
     "gradient accumulation",
+    "several together",
 ]
 _HALF = {"float16", "bfloat16"}
 _OWN_STEP = ("file", "module")  # schemes without options

@@ -201,7 +201,7 @@ def relative(figures: Figures, baseline: str | None = None) -> Table:
 
 
 def tiers(figures: Figures) -> TierTable:
-    """Cards by what they train: all workloads, at least half of them, or fewer, the cheapest first in each.
+    """Cards by what they train: all workloads, most of them, or fewer, the cheapest first in each.
 
     The rule of `whichgpu rank`; a published tier stands as it was published.
     """

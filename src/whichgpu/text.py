@@ -241,6 +241,24 @@ def parse_bytes(words: str) -> int:
     return count
 
 
+_HOURS = {"min": 1 / 60, "m": 1 / 60, "h": 1.0, "d": 24.0, "days": 24.0, "w": 168.0, "weeks": 168.0}
+
+
+def parse_hours(words: str) -> float:
+    """The hours that a duration such as "48h", "2d", "90min" or "1w" stands for; InputError when it is none."""
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?|\.[0-9]+)\s*([a-z]+)", words.strip(), re.IGNORECASE | re.ASCII)
+    factor = _HOURS.get(match[2].lower()) if match else None
+    if match is None or factor is None:
+        raise InputError(f"{_quoted(words)} is no duration; write for example 48h, 2d or 90min")
+    hours = float(match[1]) * factor
+    if not 0 < hours <= _LONGEST_HOURS:
+        raise InputError(f"{_quoted(words)}: a duration is more than 0 and at most ten years; write for example 48h")
+    return hours
+
+
+_LONGEST_HOURS = 87_660.0
+
+
 def parse_batch_size(words: str) -> int:
     """The batch size that a person typed; raises InputError unless it is a whole number of at least 1."""
     word = words.strip()

@@ -68,9 +68,12 @@ class Origin(msgspec.Struct, frozen=True):
                 hashes[source] = digest or ""
         return Origin(hashes, {**self.distributions, **distributions}, self.started, complete)
 
-    def holds(self) -> bool:
-        """Whether every source file and distribution is still the same."""
-        return all(_installed_version(name) == version for name, version in self.distributions.items()) and all(
+    def holds(self, versions: dict[str, str | None] | None = None) -> bool:
+        """Whether every source file and distribution is still the same; `versions` keeps what was looked up."""
+        known = {} if versions is None else versions
+        for name in self.distributions.keys() - known.keys():
+            known[name] = _installed_version(name)
+        return all(known[name] == version for name, version in self.distributions.items()) and all(
             _file_hash(path) == digest for path, digest in self.sources.items()
         )
 
@@ -135,6 +138,7 @@ class TraceCache:
 
     def all_hold(self, traces: dict[str, str]) -> bool:
         """Whether these traces, by key and SHA-256, are still the ones that are kept, and hold."""
+        versions: dict[str, str | None] = {}
         for key, digest in traces.items():
             path = self._directory / f"{key}.json"
             try:
@@ -142,7 +146,7 @@ class TraceCache:
             except (OSError, msgspec.MsgspecError):
                 return False
             kept = self._directory / Path(entry.trace).name
-            if _file_hash(str(kept)) != digest or not entry.origin.holds():
+            if _file_hash(str(kept)) != digest or not entry.origin.holds(versions):
                 return False
             self._touch(path, kept)
         return True

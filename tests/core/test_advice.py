@@ -257,7 +257,9 @@ def test_json_keys_of_rank_are_frozen() -> None:
     report = RankReport(workloads=("w0",), basis="predicted", traces={"w0": INFO}, gpus=rows)
     found = json.loads(msgspec.json.encode(report))
 
-    assert ["workloads", "basis", "traces", "gpus", "notes", "baseline", "samples", "sort"] == list(found)
+    assert ["workloads", "basis", "traces", "gpus", "notes", "baseline", "samples", "sort", "usual_batch_size"] == list(
+        found
+    )
     assert [
         "gpu",
         "memory_bytes",
@@ -277,13 +279,14 @@ def test_json_keys_of_rank_are_frozen() -> None:
         "relative_speed",
         "best_speed",
         "run",
+        "problems",
     ] == list(found["gpus"][0])
     assert {"w0": 4} == found["gpus"][0]["max_batch_size"] == found["gpus"][0]["max_batch_size_pow2"]
     assert {"w0": 2} == found["gpus"][0]["max_batch_size_safe"]
 
 
 def test_tiers_count_the_workloads_that_fit() -> None:
-    """All of them, at least half of them, fewer than half."""
+    """All of them, all but one, fewer."""
     rows = ranked(
         {
             "H200": (9, 9, 9, 9),
@@ -300,7 +303,30 @@ def test_tiers_count_the_workloads_that_fit() -> None:
         for name in ("H200", "RTX 4090", "RTX 3090", "RTX 3060", "GTX 1070")
     }
 
-    assert [("all", 4), ("most", 3), ("most", 2), ("poor", 1), ("poor", 0)] == list(by_name.values())
+    assert [("all", 4), ("most", 3), ("poor", 2), ("poor", 1), ("poor", 0)] == list(by_name.values())
+
+
+@pytest.mark.parametrize(
+    ("trains", "of", "tier"),
+    [
+        (1, 1, "all"),
+        (0, 1, "poor"),
+        (1, 2, "most"),
+        (0, 2, "poor"),
+        (2, 3, "most"),
+        (1, 3, "poor"),
+        (2, 4, "poor"),
+        (11, 12, "most"),
+        (10, 12, "most"),
+        (9, 12, "poor"),
+        (7, 12, "poor"),
+        (13, 16, "most"),
+        (12, 16, "poor"),
+    ],
+)
+def test_most_is_all_but_one_or_over_three_quarters(trains: int, of: int, tier: str) -> None:
+    """A card that fails at a quarter of what somebody trains, and at more than one thing, is not a good fit."""
+    assert tier == advice.tier_of(trains, of)
 
 
 def names_of(rows: list[advice.RankRow]) -> list[str]:

@@ -66,6 +66,43 @@ OPTIONS = {
         "--no-cache",
         "--json",
     ],
+    "advise": [
+        "[WORKLOAD...]",
+        "--set",
+        "--samples",
+        "--epochs",
+        "--dataset-size",
+        "--batch-size",
+        "--buy",
+        "--rent",
+        "--free",
+        "--budget",
+        "--deadline",
+        "--hours-per-week",
+        "--own",
+        "--gpu",
+        "--min-memory",
+        "--architecture",
+        "--form",
+        "--vendor",
+        "--max-power",
+        "--provider",
+        "--region",
+        "--spot",
+        "--on-demand",
+        "--used",
+        "--new",
+        "--power-price",
+        "--resale",
+        "--currency",
+        "--as-of",
+        "--all",
+        "--why",
+        "--catalogue",
+        "--timeout",
+        "--no-cache",
+        "--json",
+    ],
     "bench": [
         "[WORKLOAD...]",
         "--set",
@@ -222,7 +259,7 @@ def test_help_names_the_commands(arguments: list[str]) -> None:
     """Without a command, and with --help, the commands are listed."""
     done = python("-m", "whichgpu", *arguments)
     assert 0 == done.returncode
-    for command in ("fit", "explain", "rank", "gpus", "zoo"):
+    for command in ("fit", "explain", "rank", "advise", "gpus", "zoo"):
         assert f"\n  {command} " in done.stdout
 
 

@@ -355,11 +355,11 @@ BREAKDOWN_KEYS = [
     *("weights_bytes", "gradients_bytes", "optimizer_state_bytes", "activations_bytes"),
     *("temporaries_bytes", "workspaces_bytes", "inputs_bytes", "buffers_bytes"),
 ]
-RANK_KEYS = ["workloads", "basis", "traces", "gpus", "notes", "baseline", "samples", "sort"]
+RANK_KEYS = ["workloads", "basis", "traces", "gpus", "notes", "baseline", "samples", "sort", "usual_batch_size"]
 RANK_ROW_KEYS = [
     *("gpu", "memory_bytes", "compute_capability", "tier", "trains", "max_batch_size"),
     *("max_batch_size_safe", "max_batch_size_pow2", "max_batch_size_at_least", "supported", "buy", "rent", "notes"),
-    *("speed", "speed_missing", "relative_speed", "best_speed", "run"),
+    *("speed", "speed_missing", "relative_speed", "best_speed", "run", "problems"),
 ]
 PRICE_KEYS = [
     *("usd", "unit", "condition", "offers", "lowest_usd", "highest_usd"),

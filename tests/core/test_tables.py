@@ -254,7 +254,7 @@ def test_a_workload_run_otherwise_is_another_row(change: dict[str, Any], said: s
 
 
 def test_tiers_follow_from_measurements() -> None:
-    """All, at least half, fewer; a card that was not tried with all of them gets no verdict."""
+    """All, most, fewer; a card that was not tried with all of them gets no verdict."""
     limits = {8: (9, 9, 9), 7: (9, 9, 0), 6: (9, 0, 0), 5: (9, 9, None)}
     made = [
         search(size, workload=f"w{number}", memory_limit_bytes=limit * GIB)

@@ -21,7 +21,7 @@ from whichgpu.catalogue.cards import Catalogue
 from whichgpu.catalogue.loading import load, own_folder, shipped, user_folder, using
 from whichgpu.catalogue.prices import Kind, Price, interval
 from whichgpu.catalogue.records import Gpu, Offer, SecondSource
-from whichgpu.catalogue.wheels import supports
+from whichgpu.catalogue.wheels import lacking, supports
 
 __all__ = [
     "Catalogue",
@@ -31,6 +31,7 @@ __all__ = [
     "Price",
     "SecondSource",
     "interval",
+    "lacking",
     "load",
     "own_folder",
     "shipped",

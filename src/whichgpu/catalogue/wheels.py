@@ -48,7 +48,17 @@ def supports(gpu: Gpu, torch_version: str, cuda_version: str | None, dtypes: Ite
             f"PyTorch {used.torch} for CUDA {used.cuda} has no kernels for compute capability "
             f"{gpu.compute_capability}: {cure}"
         )
-    for kind in dict.fromkeys(_hardware_dtype(d) for d in dtypes):
+    return [*notes, *lacking(gpu, dtypes)]
+
+
+def lacking(gpu: Gpu, dtypes: Iterable[str]) -> list[str]:
+    """Which dtypes a card lacks, whatever the PyTorch: `supports` without its builds."""
+    kinds = dict.fromkeys(_hardware_dtype(d) for d in dtypes)
+    if not gpu.cuda:
+        own = {"bfloat16": "bf16", "fp8": "fp8"}
+        return [f"no {kind} in hardware" for kind in kinds if own.get(kind) in gpu.no]
+    notes = []
+    for kind in kinds:
         needed = _DTYPE_NEEDS.get(kind)
         if needed is not None and gpu.capability < needed:
             notes.append(f"no {kind} in hardware (needs compute capability {needed[0]}.{needed[1]})")

@@ -7,6 +7,7 @@ the text is plain and 80 columns wide; in a terminal colour helps, but never say
 from __future__ import annotations
 
 from whichgpu.render.accuracy import print_accuracy, to_markdown
+from whichgpu.render.advise import print_advice
 from whichgpu.render.bench import print_bench
 from whichgpu.render.charts import print_chart
 from whichgpu.render.common import make_console, to_json, trimmed
@@ -22,6 +23,7 @@ from whichgpu.render.tables import print_table, table_csv, table_markdown
 __all__ = [
     "make_console",
     "print_accuracy",
+    "print_advice",
     "print_bench",
     "print_chart",
     "print_explain",

@@ -1,0 +1,130 @@
+"""What machines that cost nothing do of the workloads, and in how many sessions and weeks a run ends there.
+
+Of a machine with several cards one is counted: what they do together was neither foretold nor measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import date
+from math import ceil
+
+from whichgpu import text
+from whichgpu.advice import ORDER
+from whichgpu.advising.prices import is_named
+from whichgpu.advising.records import CardAdvice, FreeAdvice
+from whichgpu.advising.wishes import HOURS_A_WEEK, Wishes
+from whichgpu.free_machines import FreeMachine
+
+_S_AN_HOUR = 3600.0
+_WEEKS_A_MONTH = 365.25 / 12 / 7
+
+
+def services(machines: Iterable[FreeMachine]) -> list[str]:
+    """The names of the services."""
+    return sorted({machine.service for machine in machines})
+
+
+def free_advice(
+    machines: Sequence[FreeMachine],
+    cards: Sequence[CardAdvice],
+    wishes: Wishes,
+    reason: Callable[[CardAdvice], str],
+    day: date,
+) -> tuple[FreeAdvice, ...]:
+    """Each machine with each of its cards that was ranked: those that train most first, then the quickest."""
+    by_id = {card.id: card for card in cards if not card.unmeasured}
+    wanted = [
+        machine
+        for machine in machines
+        if not wishes.providers or any(is_named(machine.service, one) for one in wishes.providers)
+    ]
+    found = []
+    for machine in wanted:
+        ranked = [by_id[gpu] for gpu in machine.gpus if gpu in by_id]
+        if ranked:  # where the source leaves the form of the card open, the slower one is meant
+            card = min(ranked, key=lambda one: (one.trains, one.relative_speed or 0.0))
+            found.append(_one(machine, card, wishes, reason(card), day))
+    deadline = wishes.deadline_hours
+    found = [one for one in found if deadline is None or (one.weeks or float("inf")) * HOURS_A_WEEK <= deadline]
+
+    def key(one: FreeAdvice) -> tuple[object, ...]:
+        known = one.weeks is not None
+        return (
+            not one.open_to_new,
+            ORDER[one.tier],
+            -one.trains,
+            known and not one.enough,
+            one.weeks or 0.0,
+            one.service,
+        )
+
+    return tuple(sorted(found, key=key))
+
+
+def _one(machine: FreeMachine, card: CardAdvice, wishes: Wishes, reason: str, day: date) -> FreeAdvice:
+    workloads = card.speed
+    fits = tuple(name for name in workloads if name not in card.fails and card.supported)
+    seconds = card.run.seconds if card.run is not None and fits else None
+    hours = seconds / _S_AN_HOUR if seconds is not None else None
+    weeks = _weeks(hours, machine, wishes) if hours is not None else None
+    session = machine.max_session_hours
+    enough = None if hours is None else machine.total_hours is None or hours <= machine.total_hours
+    sessions = ceil(hours / session) if hours is not None and session else None
+    return FreeAdvice(
+        service=machine.service,
+        plan=machine.plan,
+        gpu=card.gpu,
+        cards=machine.count,
+        trains=len(fits),
+        tier=card.tier if card.supported else "poor",
+        fits=fits,
+        fails=tuple(name for name in workloads if name not in fits),
+        session_hours=session,
+        weekly_hours=machine.weekly_hours,
+        monthly_hours=machine.monthly_hours,
+        total_hours=machine.total_hours,
+        enough=enough,
+        open_to_new=machine.open_to_new,
+        card_required=machine.card_required,
+        stale=machine.stale(day),
+        run_seconds=seconds,
+        sessions=sessions,
+        weeks=weeks,
+        unattended=machine.runs_unattended,
+        persistent=machine.persistent_storage,
+        note=machine.note,
+        source=machine.source,
+        date=machine.date,
+        confidence=machine.confidence,
+        reason=", ".join([reason, *_words(machine, sessions, weeks, enough)]),
+    )
+
+
+def _weeks(hours: float, machine: FreeMachine, wishes: Wishes) -> float:
+    """Weeks until so many hours are over, by what the service and the user have in a week."""
+    monthly = machine.monthly_hours
+    most = [wishes.hours_per_week, machine.weekly_hours, monthly / _WEEKS_A_MONTH if monthly else None, HOURS_A_WEEK]
+    return hours / min(one for one in most if one)
+
+
+def _words(machine: FreeMachine, sessions: int | None, weeks: float | None, enough: bool | None) -> Iterator[str]:
+    if machine.count > 1:
+        yield f"one of its {machine.count} cards"
+    if machine.max_session_hours:
+        yield f"sessions of {machine.max_session_hours:g} h"
+    if machine.weekly_hours:
+        yield f"{machine.weekly_hours:g} h a week"
+    if machine.monthly_hours:
+        yield f"{machine.monthly_hours:g} h a month"
+    if machine.total_hours:
+        yield f"{machine.total_hours:g} h in all"
+    if enough is False:
+        yield "which is not enough for your run"
+    elif sessions is not None:
+        yield f"{text.format_count(sessions)} session{'s' * (sessions != 1)} for your run"
+    if weeks is not None and weeks > 1:
+        yield f"{text.format_rate(float(f'{weeks:.2g}'))} weeks"
+    yield "runs unattended" if machine.runs_unattended else "needs somebody at the browser"
+    if not machine.open_to_new:
+        yield "closed to who has no account"

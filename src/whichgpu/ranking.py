@@ -1,0 +1,163 @@
+"""Cards against several workloads: the largest batches, speeds and prices of each, joined into one report.
+
+What `rank` prints and what advice is chosen from. Computes no memory and no time itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import msgspec
+
+from whichgpu import advice, catalogue, text
+from whichgpu.advice import RankReport, Sort, TraceInfo
+from whichgpu.batch_sizes import MAX_BATCH_SIZE
+from whichgpu.catalogue import Catalogue, Gpu
+from whichgpu.intervals import Estimate, unmeasured
+from whichgpu.ordering import ordered
+from whichgpu.overheads import context_bytes
+from whichgpu.predictor import Predictor, Progress
+from whichgpu.speed_answers import SpeedAnswers, in_rank, speed_answers
+from whichgpu.torch_build import installed_torch
+from whichgpu.workload import WorkloadRef
+
+# Why a card cannot run a step that uses some dtypes; empty where it can.
+Judge = Callable[[Gpu, Sequence[str]], list[str]]
+
+# Whose rules hold for cards without CUDA: datacentre cards since Hopper, which no step was measured on either.
+STAND_IN = "9.4"
+
+
+def ranking(
+    refs: Sequence[WorkloadRef],
+    cards: Catalogue,
+    chosen: Sequence[Gpu],
+    unit: Gpu | None,
+    *,
+    judge: Judge | None = None,
+    samples: int | None = None,
+    sort: Sort = "price",
+    known: bool = True,
+    cache: bool = True,
+    on_progress: Progress | None = None,
+) -> RankReport:
+    """The cards `chosen` from a catalogue for all workloads, best first.
+
+    `unit`: the card whose speed is 1. `judge` says which cards can run a step, by default the PyTorch that is installed.
+    `samples`: of a whole run of each workload. Cards without CUDA are answered by the rules of the nearest ones with
+    CUDA: memory alone, with a wider interval. The other arguments are those of `api.rank`.
+    """
+    chosen = [stand_in(card) for card in chosen]
+    judge = judge or by_installed_torch()
+    answers: dict[str, dict[str, advice.Largest]] = {}
+    traces: dict[str, TraceInfo] = {}
+    usual: dict[str, int] = {}
+    notes: list[str] = []
+    speeds: dict[str, SpeedAnswers] = {}
+    prices = {card.id: (cards.price(card, "buy"), cards.price(card, "rent")) for card in chosen}
+    for number, ref in enumerate(refs, 1):
+        told_of = _part(number, len(refs), on_progress)
+        with Predictor(ref, cache=cache, on_progress=told_of) as predictor:
+            largest = _largest_on_each(predictor, chosen, judge, told_of)
+            most = max(chosen, key=lambda card: largest[card.id].batch_size)
+            if predictor.confirm(largest[most.id].batch_size, most.capability):
+                largest = _largest_on_each(predictor, chosen, judge, told_of)
+            answers[ref.text] = largest
+            speeds[ref.text] = speed_answers(
+                predictor,
+                {c.id: (c, largest[c.id].batch_size) for c in chosen if c.cuda and not largest[c.id].problems},
+                unit,
+                samples=samples,
+                rents={card: rent for card, (_, rent) in prices.items()},
+                known=known,
+                on_progress=told_of,
+            )
+            traces[ref.text] = predictor.info()
+            if size := predictor.facts(chosen[0].capability).facts.get("default_batch_size"):
+                usual[ref.text] = int(size)
+            told = (*predictor.notes(), *unbounded(one.batch_size for one in largest.values()), *speeds[ref.text].notes)
+            notes += [f"{ref.text}: {note}" for note in told]
+    return RankReport(
+        workloads=tuple(ref.text for ref in refs),
+        basis="predicted",
+        traces=traces,
+        gpus=ordered(tuple(in_rank(advice.ranked(chosen, answers, prices), chosen, speeds)), sort),
+        baseline=next((answer.baseline for answer in speeds.values() if answer.baseline), None),
+        samples=samples,
+        sort=sort,
+        notes=tuple(notes),
+        usual_batch_size=usual,
+    )
+
+
+def by_installed_torch() -> Judge:
+    """Why a card cannot run a step with the PyTorch that is installed, which is looked up once."""
+    build = installed_torch()
+    return lambda card, dtypes: catalogue.supports(card, build.version, build.cuda, dtypes)
+
+
+def by_hardware(card: Gpu, dtypes: Sequence[str]) -> list[str]:
+    """Why a card cannot run a step with any PyTorch: dtypes that it lacks."""
+    return catalogue.lacking(card, dtypes)
+
+
+def stand_in(card: Gpu) -> Gpu:
+    """A card, with the compute capability of its nearest relatives where it has none."""
+    return card if card.cuda else msgspec.structs.replace(card, compute_capability=STAND_IN)
+
+
+def in_turn(
+    predictor: Predictor,
+    cards: Sequence[Gpu],
+    words: str,
+    on_progress: Progress | None,
+    judge: Judge | None = None,
+) -> Iterator[tuple[Gpu, list[str]]]:
+    """Each card with why it cannot run the step, if so; `on_progress` hears of each."""
+    why = judge or by_installed_torch()
+    for number, card in enumerate(cards):
+        if on_progress is not None:
+            on_progress(f"{words}{card.name} ({number + 1} of {len(cards)})")
+        dtypes = advice.dtypes_used(predictor.facts(card.capability))
+        yield card, why(card, dtypes)
+
+
+def taken_for(cards: Catalogue, names: Iterable[str]) -> list[str]:
+    """Which card was taken where a name says nothing of its form, and how to name the others."""
+    found = []
+    for name in dict.fromkeys(names):
+        if others := cards.twins(name):
+            taken = cards.find(name).name
+            found.append(f'"{name}" was taken for the {taken}; the other is "{" or ".join(others)}"')
+    return found
+
+
+def unbounded(largest: Iterable[int]) -> list[str]:
+    """The caveat where the search for the largest batch met its own end and not that of the memory."""
+    if max(largest, default=0) < MAX_BATCH_SIZE:
+        return []
+    size = text.format_count(MAX_BATCH_SIZE)
+    return [f"no batch size above {size} was looked at; does the memory of this step depend on its batch size at all?"]
+
+
+def _part(number: int, count: int, on_progress: Progress | None) -> Progress | None:
+    """Who hears of the progress of one of several workloads: each line says which of them it is."""
+    if on_progress is None or count == 1:
+        return on_progress
+    return lambda line: on_progress(f"{number} of {count}: {line}")
+
+
+def _largest_on_each(
+    predictor: Predictor, cards: Sequence[Gpu], judge: Judge | None, on_progress: Progress | None
+) -> dict[str, advice.Largest]:
+    """The largest batches of one workload, by card."""
+    turns = in_turn(predictor, cards, f"{predictor.ref.text} on ", on_progress, judge)
+    return {
+        card.id: advice.largest(card, _estimate(predictor, card), context_bytes(), problems) for card, problems in turns
+    }
+
+
+def _estimate(predictor: Predictor, card: Gpu) -> Estimate:
+    """The memory model for a card; less sure where nothing of its vendor was measured."""
+    estimate = predictor.estimate(card.capability)
+    return estimate if card.cuda else Estimate(estimate.model, unmeasured(estimate.spread))
