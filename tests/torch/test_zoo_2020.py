@@ -17,7 +17,7 @@ from transformers import XLMConfig, XLMModel
 from conftest import full_size
 from whichgpu.errors import WorkloadError
 from whichgpu.workload import load, parse
-from whichgpu.zoo import coco_boxes, detection, mt_dnn, stylegan, unsup_mt, yolo_v3
+from whichgpu.zoo import coco_boxes, darknet, detection, mt_dnn, stylegan, unsup_mt, yolo_v3
 from whichgpu.zoo.written_out import Framework, WrittenOut
 
 CPU = torch.device("cpu")
@@ -125,6 +125,20 @@ def test_losses_and_pools_of_tensorflow_compute_the_same() -> None:
             pooled = nn.functional.avg_pool2d(images, 3, stride=2, padding=1, count_include_pad=False)
         results.append((loss, pooled, *torch.autograd.grad(loss + pooled.square().sum(), (logits, images))))
     torch.testing.assert_close(results[0], results[1])
+
+
+def test_darknets_layers_compute_the_same() -> None:
+    """Its batch norm with leaky ReLU and its shortcut have the values, gradients and statistics of PyTorch's."""
+    theirs, ours = nn.BatchNorm2d(3), darknet.Norm(3)
+    nn.init.normal_(theirs.weight)
+    ours.load_state_dict(theirs.state_dict())
+    images, results = torch.randn(4, 3, 5, 5, requires_grad=True), []
+    for norm in (lambda x: x + nn.functional.leaky_relu(theirs(x), 0.1), lambda x: darknet.Shortcut.apply(x, ours(x))):
+        result = norm(images)
+        weights = (theirs if not results else ours).parameters()
+        results.append((result, *torch.autograd.grad(result.pow(3).sum(), (images, *weights))))
+    torch.testing.assert_close(results[0], results[1], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(theirs.running_mean, ours.running_mean)
 
 
 def test_equal_relus_are_one_in_tensorflow() -> None:
