@@ -16,7 +16,7 @@ from typing import Any
 
 from whichgpu import render, table_sources, text
 from whichgpu.comparison import ComparedCell, ComparedRow, Comparison
-from whichgpu.render.common import DOES_NOT_RUN
+from whichgpu.render.common import DOES_NOT_RUN, escaped
 
 PAGE = Path(__file__).parents[1] / "docs" / "2020.md"
 CODE = "code=2019"
@@ -32,7 +32,6 @@ OF_2019 = (
     "mt-dnn",
 )
 VARIANTS = (
-    "unsup-mt?code=2019&seq=100",
     "mt-dnn?code=2019&seq=384",
     "bert-base?attention=eager&hidden_act=gelu_new",
     "bert-finetune?attention=eager&hidden_act=gelu_new",
@@ -70,7 +69,9 @@ def both(today: Comparison, old: Comparison) -> str:
         "**bold**: the prediction is below the batch that ran, or no less than the next one that was tried",
         f"Beside: {today.beside_source} ({today.url}); {today.source}",
     ]
-    notes += [note for note in dict.fromkeys(today.notes) if "leaves" not in note]
+    notes += [
+        escaped(note) for note in today.notes if "free for what steps" not in note
+    ]  # of the safe batch, not shown
     rows = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     return f"**Largest batch, published / predicted today / predicted with {CODE}**\n\n{rows}\n\n" + "".join(
         f"- {note}\n" for note in notes

@@ -41,7 +41,7 @@ def test_misses_are_shown() -> None:
 def test_the_page_of_2020_shows_every_workload_of_the_set() -> None:
     """docs/2020.md has a row for each workload of the set, and a third figure in those that have the code of 2019."""
     page = compare_2020.PAGE.read_text(encoding="utf-8")
-    rows = {name: line for name, line in re.findall(r"^\| `([\w-]+)` (\|.*)$", page, re.MULTILINE)}
+    rows = dict(re.findall(r"^\| `([\w-]+)` (\|.*)$", page, re.MULTILINE))
     members = [name for name, entry in ENTRIES.items() if "2020" in entry.sets]
     assert set() == set(members) - set(rows)
     assert {name for name in members if not rows[name].endswith("| = |")} == set(compare_2020.OF_2019)
