@@ -224,10 +224,10 @@ EXPLAINED = """\
   own README of that time gives 32 sequences of 128, or 12 of 384, as the most for a Titan X of 12 GB
   (<https://github.com/google-research/bert#out-of-memory-issues>). PyTorch's allocator takes what is asked for.
 - **How the model is written.** BERT here has fused attention and one kernel for GELU. In 2019 both were written out of elementary
-  operators, each of which keeps a result for the backward pass. `bert-base?attention=eager&hidden_act=gelu_new` is
+  operators, each of which keeps a result for the backward pass. `bert-base?code=2019` is
   that model, and `whichgpu explain` shows what holds its memory.
 - **NASNet** is the exception: here it needs more. timm's network gives each branch of a cell a ReLU of its own over the same
-  input and keeps every result for the backward pass, which TensorFlow's graph optimizer can share; that was not tried.
+  input and keeps every result for the backward pass, which TensorFlow's graph shares: `nasnet-large?code=2019` does so.
 - **Precision** is no difference for these: fp32 then and now. TF32, which the H200 has for convolutions, keeps all tensors
   in 32 bits and changes speed, not memory.
 - **The kernels.** cuBLAS keeps up to 32 MiB of workspace twice on this card and 8 MiB on those of 2020, and cuDNN's convolutions take

@@ -38,6 +38,15 @@ def test_misses_are_shown() -> None:
     assert sum(not one.inside for one in missed) == page.count("| **outside** |")
 
 
+def test_the_page_of_2020_shows_every_workload_of_the_set() -> None:
+    """docs/2020.md has a row for each workload of the set, and a third figure in those that have the code of 2019."""
+    page = compare_2020.PAGE.read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `([\w-]+)` (\|.*)$", page, re.MULTILINE))
+    members = [name for name, entry in ENTRIES.items() if "2020" in entry.sets]
+    assert set() == set(members) - set(rows)
+    assert {name for name in members if not rows[name].endswith("| = |")} == set(compare_2020.OF_2019)
+
+
 @pytest.mark.parametrize("name", compare_2020.VARIANTS)
 def test_the_page_of_2020_shows_every_variant(name: str) -> None:
     """docs/2020.md has a row for each variant that tools/compare_2020.py predicts, and the variant can be named."""

@@ -184,7 +184,7 @@ def test_a_folder_must_be_there() -> None:
     """A path that is none is told, and so is data for a workload that takes none."""
     with pytest.raises(WorkloadError, match="data=gone is no folder"):
         load(parse("resnet50?data=gone"))
-    with pytest.raises(WorkloadError, match="unknown option data"):
+    with pytest.raises(WorkloadError, match="takes no data from disk"):
         load(parse("dlrm?data=gone"))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -16,8 +17,8 @@ from transformers import XLMConfig, XLMModel
 from conftest import full_size
 from whichgpu.errors import WorkloadError
 from whichgpu.workload import load, parse
-from whichgpu.zoo import coco_boxes, detection, mt_dnn, stylegan, unsup_mt, yolo_v3
-from whichgpu.zoo.written_out import WrittenOut
+from whichgpu.zoo import coco_boxes, darknet, detection, mt_dnn, stylegan, unsup_mt, yolo_v3
+from whichgpu.zoo.written_out import Framework, WrittenOut
 
 CPU = torch.device("cpu")
 META = torch.device("meta")
@@ -33,7 +34,19 @@ REDUCED = {
     "unsup-mt": f"width=32&layers=2&{SENTENCES}",
     "mt-dnn": "hidden_size=32&num_hidden_layers=2&num_attention_heads=4&intermediate_size=64&vocab_size=64&seq=16",
 }
-
+BERT = REDUCED["mt-dnn"]
+# Workloads with the option code=2019, with a reduced size where there is none above
+OF_2019 = {
+    "bert-base": f"{BERT}&predictions=3",
+    "bert-finetune": BERT,
+    "nasnet-large": "size=96",
+    "yolo-v3": "",
+    "mask-rcnn": "",
+    "transformer-big": "",
+    "conv-seq2seq": "",
+    "unsup-mt": "",
+    "mt-dnn": "",
+}
 
 pytestmark = pytest.mark.usefixtures("zoo_defaults")
 
@@ -41,6 +54,11 @@ pytestmark = pytest.mark.usefixtures("zoo_defaults")
 def parameters(module: nn.Module) -> int:
     """How many numbers a module learns or holds as parameters."""
     return sum(weight.numel() for weight in module.parameters())
+
+
+def recipe_of(text: str) -> Any:
+    """The recipe of a workload."""
+    return load(parse(text)).setup.__self__  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("name", REDUCED)
@@ -63,29 +81,75 @@ def test_written_out_attention_trains(name: str) -> None:
     assert all(math.isfinite(step(2).item()) for _ in range(2))
 
 
-@pytest.mark.parametrize("name", ["unsup-mt", "mt-dnn"])
+@pytest.mark.parametrize("name", OF_2019)
 def test_the_code_of_2019_trains(name: str) -> None:
-    """All operators as they were written in 2019 are an option that trains as well."""
-    step = load(parse(f"{name}?{REDUCED[name]}&code=2019")).setup(CPU)
+    """The code of 2019 is an option that trains as well, two real steps, with as many parameters."""
+    text = f"{name}?{REDUCED[name] if name in REDUCED else OF_2019[name]}"
+    assert parameters(recipe_of(f"{text}&code=2019").make_model()) == parameters(recipe_of(text).make_model())
+    step = load(parse(f"{text}&code=2019")).setup(CPU)
     assert all(math.isfinite(step(2).item()) for _ in range(2))
 
 
-@pytest.mark.parametrize("old", [False, True])
-def test_operators_of_2019_compute_the_same(old: bool) -> None:
+@pytest.mark.parametrize("name", OF_2019)
+def test_the_code_of_2019_keeps_the_published_size(name: str) -> None:
+    """At full size, parameters are as many as in the workload whose size is compared with the paper's."""
+    assert parameters(full_size(name)[1]) == parameters(full_size(f"{name}?code=2019")[1])
+
+
+@pytest.mark.parametrize("framework", ["pytorch 0.4", "pytorch 1.0", "tensorflow 1.13"])
+def test_operators_of_2019_compute_the_same(framework: Framework) -> None:
     """GELU and layer norm have the values and gradients of today's operators, and dropout keeps the mean."""
+    approximate = "tanh" if framework == "tensorflow 1.13" else "none"
     norm, results = nn.LayerNorm(8), []
     nn.init.normal_(norm.weight)
     values = torch.randn(2, 3, 8)
-    for mode in (contextlib.nullcontext(), WrittenOut(old=old)):
+    for mode in (contextlib.nullcontext(), WrittenOut(framework)):
         inputs = values.clone().requires_grad_()
         with mode:
-            output = nn.functional.gelu(norm(inputs))
+            output = nn.functional.gelu(norm(inputs), approximate=approximate)
         results.append((output, *torch.autograd.grad(output.square().sum(), (inputs, norm.weight, norm.bias))))
     torch.testing.assert_close(results[0], results[1])
-    with WrittenOut(old=old):
+    with WrittenOut(framework):
         dropped = nn.functional.dropout(torch.ones(10_000), 0.1)
     assert [0.0, pytest.approx(1 / 0.9)] == dropped.unique().tolist()
     assert pytest.approx(1, abs=0.02) == dropped.mean().item()
+
+
+def test_losses_and_pools_of_tensorflow_compute_the_same() -> None:
+    """The loss by one-hot vectors and the pool that keeps no input have the values and gradients of today's."""
+    logits, images = torch.randn(3, 5, requires_grad=True), torch.randn(2, 3, 8, 8, requires_grad=True)
+    results = []
+    for mode in (contextlib.nullcontext(), WrittenOut("tensorflow 1.13")):
+        with mode:
+            loss = nn.functional.cross_entropy(logits, torch.tensor([0, 4, 2]))
+            pooled = nn.functional.avg_pool2d(images, 3, stride=2, padding=1, count_include_pad=False)
+        results.append((loss, pooled, *torch.autograd.grad(loss + pooled.square().sum(), (logits, images))))
+    torch.testing.assert_close(results[0], results[1])
+
+
+def test_darknets_layers_compute_the_same() -> None:
+    """Its batch norm with leaky ReLU and its shortcut have the values, gradients and statistics of PyTorch's."""
+    theirs, ours = nn.BatchNorm2d(3), darknet.Norm(3)
+    nn.init.normal_(theirs.weight)
+    ours.load_state_dict(theirs.state_dict())
+    images, results = torch.randn(4, 3, 5, 5, requires_grad=True), []
+    for norm in (lambda x: x + nn.functional.leaky_relu(theirs(x), 0.1), lambda x: darknet.Shortcut.apply(x, ours(x))):
+        result = norm(images)
+        weights = (theirs if not results else ours).parameters()
+        results.append((result, *torch.autograd.grad(result.pow(3).sum(), (images, *weights))))
+    torch.testing.assert_close(results[0], results[1], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(theirs.running_mean, ours.running_mean)
+
+
+def test_equal_relus_are_one_in_tensorflow() -> None:
+    """The ReLU of a tensor is computed once, also for two layers, and its gradient is that of both uses."""
+    values = torch.randn(4, requires_grad=True)
+    with WrittenOut("tensorflow 1.13"):
+        hidden = values * 2
+        first, second = nn.ReLU()(hidden), nn.ReLU()(hidden)
+    assert first is second
+    (slope,) = torch.autograd.grad(first.sum() + 2 * second.sum(), values)
+    torch.testing.assert_close(6.0 * (values > 0), slope)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,9 @@ clipped to norm 1. As there, the vocabulary's logits are computed at the 20 mask
 Model: Devlin et al., "BERT", section 3 (uncased L-12 H-768 A-12, 110 million parameters),
 https://arxiv.org/abs/1810.04805; transformers BertForPreTraining with its default configuration.
 No attention mask is passed: the sequences are full. Speed is in sequences, as in that table.
-Options: those of every adapter, `seq`, `predictions`, `attention` and any attribute of BertConfig.
+Differences: PyTorch's fused attention and other operators (`attention=eager` has attention written out, `code=2019` all that the
+original keeps for the backward pass in TensorFlow: written_out.py).
+Options: those of every adapter, `seq`, `predictions`, `attention`, `code` (today or 2019) and any attribute of BertConfig.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from whichgpu.errors import WorkloadError
 from whichgpu.workload import Workload
 from whichgpu.zoo.hf_models import Plan
 from whichgpu.zoo.training import Recipe, make_workload
+from whichgpu.zoo.written_out import in_2019, read_code
 
 NAME = "bert-base"
 OPTIMIZER = {"lr": 1e-4, "betas": (0.9, 0.999), "eps": 1e-6}
@@ -44,6 +47,7 @@ def build(options: Mapping[str, str]) -> Workload:
 def make_recipe(options: Mapping[str, str]) -> Recipe:
     """Model, data and loss of the workload."""
     own = dict(options)
+    old = read_code(NAME, own, attention=True)
     predictions = own.pop("predictions", "20")
     plan = Plan("bert", {**SETTINGS, "task": "masked-lm", **own}, where=NAME)
     if not (predictions.isdigit() and 0 < int(predictions) <= plan.sequence):
@@ -65,7 +69,7 @@ def make_recipe(options: Mapping[str, str]) -> Recipe:
         settings=plan.settings,
         make_model=lambda: plan.build_model(BertForPreTraining),
         make_batch=make_batch,
-        compute_loss=compute_loss,
+        compute_loss=in_2019("tensorflow 1.13", compute_loss) if old else compute_loss,
         optimizer_arguments=OPTIMIZER,
         parameter_groups=parameter_groups,
         sizes=plan.sizes(),

@@ -11,10 +11,12 @@ Lightweight and Dynamic Convolutions", table 1, https://arxiv.org/abs/1901.10430
 Batch: a sentence pair of `seq` tokens on each side (32 by default; the training set's mean is about 30). The published
 unit is fairseq's --max-tokens, the tokens of the longer side of a batch with its padding, so `seq` times the batch size;
 speeds are in these tokens.
-Differences: PyTorch's Conv1d (cuDNN), where fairseq multiplies a matrix for each place of the kernel; sentences of one
-length, without padding.
+Differences: PyTorch's Conv1d (cuDNN), where fairseq multiplies a matrix for each place of the kernel; cross entropy without
+label smoothing; sentences of one length, without padding. `code=2019` is as fairseq had it: its convolution (torch.conv_tbc) and
+loss (fairseq.py), gradients that are kept between steps, an optimizer that goes from weight to weight, and sentences of 128
+tokens, as in the made-up batch that its training begins with.
 Options: those of every adapter, `seq`, `vocabulary`, `layers` (of the first kind; the second has half of them less one,
-the third two), `width` (channels of the first kind, 512).
+the third two), `width` (channels of the first kind, 512), `code` (today or 2019).
 """
 
 from __future__ import annotations
@@ -27,8 +29,10 @@ from torch import nn
 from torch.nn.utils.parametrizations import weight_norm
 
 from whichgpu.workload import Workload
+from whichgpu.zoo.fairseq import FIRST_LENGTH, smoothed_loss
 from whichgpu.zoo.options import Options, check_positions, read_settings, refuse_checkpoint
 from whichgpu.zoo.training import Recipe, make_workload
+from whichgpu.zoo.written_out import read_code
 
 NAME = "conv-seq2seq"
 SETTINGS = {"precision": "fp32", "optimizer": "sgd", "clip": "0.1", "seq": "32"}
@@ -53,7 +57,11 @@ def build(options: Mapping[str, str]) -> Workload:
 
 def make_recipe(options: Mapping[str, str]) -> Recipe:
     """Model, data and loss of the workload."""
-    reader = Options(NAME, {**SETTINGS, **options})
+    given = {**SETTINGS, **options}
+    old = read_code(NAME, given)
+    if old:
+        given = {"foreach": "0", **given, "seq": options.get("seq", str(FIRST_LENGTH))}
+    reader = Options(NAME, given)
     settings = refuse_checkpoint(NAME, read_settings(reader))
     sequence, vocabulary = reader.count("seq", 32), reader.count("vocabulary", 40_000)
     width, layers = reader.count("width", 512), reader.count("layers", 9)
@@ -67,9 +75,10 @@ def make_recipe(options: Mapping[str, str]) -> Recipe:
     return Recipe(
         where=NAME,
         settings=settings,
-        make_model=lambda: ConvSeq2Seq(vocabulary, width * 3 // 2, shape(width, layers)),
+        make_model=lambda: ConvSeq2Seq(vocabulary, width * 3 // 2, shape(width, layers), old),
         make_batch=make_batch,
-        compute_loss=compute_loss,
+        compute_loss=compute_old_loss if old else compute_loss,
+        keeps_gradients=old,
         optimizer_arguments={"lr": 0.5, "momentum": 0.99, "nesterov": True},
         sizes={"seq": sequence},
     )
@@ -86,13 +95,19 @@ def compute_loss(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> 
     return F.cross_entropy(model(source, target.roll(1, dims=1)).flatten(0, 1), target.flatten())
 
 
-class ConvSeq2Seq(nn.Module):
-    """Encoder and decoder; logits of every next token."""
+def compute_old_loss(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+    """The same with label smoothing, as fairseq computes it."""
+    source, target = batch
+    return smoothed_loss(model(source, target.roll(1, dims=1)), target)
 
-    def __init__(self, vocabulary: int, embedding: int, layers: Layers) -> None:
+
+class ConvSeq2Seq(nn.Module):
+    """Encoder and decoder; logits of every next token. `old`: with the convolutions of fairseq."""
+
+    def __init__(self, vocabulary: int, embedding: int, layers: Layers, old: bool) -> None:
         super().__init__()
-        self.encoder = Encoder(vocabulary, embedding, layers)
-        self.decoder = Decoder(vocabulary, embedding, layers)
+        self.encoder = Encoder(vocabulary, embedding, layers, old)
+        self.decoder = Decoder(vocabulary, embedding, layers, old)
 
     def forward(self, source: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
         """(sentences, tokens, vocabulary)."""
@@ -129,14 +144,32 @@ class GatedConvolution(nn.Module):
         return F.glu(self.convolution(F.pad(hidden, self.padding)), dim=1).transpose(1, 2)
 
 
+class ProductConvolution(nn.Module):
+    """Dropout, convolution and gate as in GatedConvolution; the convolution is a matrix product for each of its places."""
+
+    def __init__(self, inputs: int, outputs: int, kernel: int, causal: bool) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(kernel, inputs, 2 * outputs) * (4 / (kernel * inputs)) ** 0.5)
+        self.bias = nn.Parameter(torch.zeros(2 * outputs))
+        weight_norm(self, dim=2)
+        self.padding, self.later = (kernel - 1, kernel - 1) if causal else (kernel // 2, 0)
+        self.residual = linear(inputs, outputs) if inputs != outputs else nn.Identity()
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Without the residual; what would be seen of later tokens is cut off."""
+        hidden = F.dropout(hidden, DROPOUT, self.training).transpose(0, 1).contiguous()
+        found = torch.conv_tbc(hidden, self.weight, self.bias, self.padding)
+        return F.glu(found[: len(found) - self.later], dim=2).transpose(0, 1)
+
+
 class Encoder(nn.Module):
     """Keys and values for the decoder's attention."""
 
-    def __init__(self, vocabulary: int, embedding: int, layers: Layers) -> None:
+    def __init__(self, vocabulary: int, embedding: int, layers: Layers, old: bool) -> None:
         super().__init__()
         self.embedding = Embedding(vocabulary, embedding)
         self.enter, self.leave = linear(embedding, layers[0][0]), linear(layers[-1][0], embedding)
-        self.layers = nn.ModuleList(gated(layers, causal=False))
+        self.layers = nn.ModuleList(gated(layers, causal=False, old=old))
 
     def forward(self, source: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Both (sentences, tokens, embedding)."""
@@ -168,11 +201,11 @@ class Attention(nn.Module):
 class Decoder(nn.Module):
     """Causal convolutions, each followed by attention."""
 
-    def __init__(self, vocabulary: int, embedding: int, layers: Layers) -> None:
+    def __init__(self, vocabulary: int, embedding: int, layers: Layers, old: bool) -> None:
         super().__init__()
         self.embedding = Embedding(vocabulary, embedding)
         self.enter, self.leave = linear(embedding, layers[0][0]), linear(layers[-1][0], embedding)
-        self.layers = nn.ModuleList(gated(layers, causal=True))
+        self.layers = nn.ModuleList(gated(layers, causal=True, old=old))
         self.attention = nn.ModuleList(Attention(channels, embedding) for channels, _ in layers)
         self.vocabulary = linear(embedding, vocabulary)
 
@@ -185,10 +218,11 @@ class Decoder(nn.Module):
         return self.vocabulary(F.dropout(self.leave(hidden), DROPOUT, self.training))
 
 
-def gated(layers: Layers, *, causal: bool) -> list[GatedConvolution]:
+def gated(layers: Layers, *, causal: bool, old: bool) -> list[nn.Module]:
     """The convolutions of one side, each as wide as the one before gives."""
     inputs = [layers[0][0], *(channels for channels, _ in layers)]
-    return [GatedConvolution(inputs[i], channels, kernel, causal) for i, (channels, kernel) in enumerate(layers)]
+    layer = ProductConvolution if old else GatedConvolution
+    return [layer(inputs[i], channels, kernel, causal) for i, (channels, kernel) in enumerate(layers)]
 
 
 def linear(inputs: int, outputs: int) -> nn.Module:

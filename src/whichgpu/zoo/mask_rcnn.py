@@ -13,14 +13,21 @@ ResNet-101 has 18.99 million more than ResNet-50.
 Differences: every image is 800 x 1333, the largest that occurs, with 8 objects of sizes as in COCO. As many boxes as may be
 sampled always are: 128 of the 512 get a mask, those that are no objects with a weight of 0, which is what must fit. Boxes
 are suppressed by any better one that they overlap, also by one that is suppressed itself. Weights are random, so the last
-frozen norm of each block scales its branch by 0.2, as trained ones keep the sum in bounds.
-Options: those of every adapter, `size` (both sides), `classes`, `objects` and `sampled` (boxes an image),
+frozen norm of each block scales its branch by 0.2, as trained ones keep the sum in bounds. `code=2019` has what the original adds
+on PyTorch 1.0: images of other shapes from step to step, as COCO's are (800 x 1067, 1201 x 800 and 800 x 1333, those of 4:3, 2:3
+and 16:9 or more), so that what the allocator keeps of one does not fit the next; gradients that are kept between steps, and an
+optimizer that goes from weight to weight. Pooling stays torchvision's.
+Options: those of every adapter, `code` (today or 2019), `size` (both sides), `classes`, `objects` and `sampled` (boxes an image),
 `backbone` (resnet18, 34, 50 or 101).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import nn
@@ -39,10 +46,12 @@ from whichgpu.zoo import detection
 from whichgpu.zoo.coco_boxes import OBJECTS, random_boxes
 from whichgpu.zoo.options import Options, read_settings, refuse_checkpoint
 from whichgpu.zoo.training import Recipe, make_workload, random_images
+from whichgpu.zoo.written_out import read_code
 
 NAME = "mask-rcnn"
 SETTINGS = {"precision": "fp32", "optimizer": "sgd", "weight_decay": "1e-4"}
 HEIGHT, WIDTH = 800, 1333
+OF_COCO = ((800, 1067), (1201, 800), (800, 1333))  # rows and columns of one after the other
 MULTIPLE = 32  # images are padded to it
 BACKBONES = ("resnet18", "resnet34", "resnet50", "resnet101")
 TRAINED_STAGES = 3  # of five: the stem and the first stage are frozen
@@ -68,7 +77,11 @@ def build(options: Mapping[str, str]) -> Workload:
 
 def make_recipe(options: Mapping[str, str]) -> Recipe:
     """Model, data and loss of the workload."""
-    reader = Options(NAME, {**SETTINGS, **options})
+    given = {**SETTINGS, **options}
+    old = read_code(NAME, given)
+    if old:
+        given.setdefault("foreach", "0")
+    reader = Options(NAME, given)
     settings = refuse_checkpoint(NAME, read_settings(reader))
     size, classes = reader.count("size", 0), reader.count("classes", 81)
     backbone, objects = reader.choice("backbone", "resnet101", BACKBONES), reader.count("objects", OBJECTS)
@@ -80,9 +93,18 @@ def make_recipe(options: Mapping[str, str]) -> Recipe:
         raise WorkloadError(f"{NAME}: classes=1 leaves no object beside the background; give 2 or more")
     if sampled % OBJECTS_SHARE:
         raise WorkloadError(f"{NAME}: sampled={sampled} is not a multiple of {OBJECTS_SHARE}")
-    height, width = (size, size) if size else (HEIGHT, WIDTH)
+    shapes = OF_COCO if old else ((HEIGHT, WIDTH),)
+    if size:
+        shapes = (
+            tuple((size * height // HEIGHT, size * width // HEIGHT) for height, width in OF_COCO)
+            if old
+            else ((size, size),)
+        )
 
-    def make_batch(count: int, device: torch.device, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    def make_batch(
+        count: int, device: torch.device, dtype: torch.dtype, shape: tuple[int, int]
+    ) -> dict[str, torch.Tensor]:
+        height, width = shape
         padded = [-(-side // MULTIPLE) * MULTIPLE for side in (height, width)]
         images = random_images((count, 3, *padded), device, dtype)
         scale = images.new_tensor([width, height, width, height])
@@ -93,15 +115,33 @@ def make_recipe(options: Mapping[str, str]) -> Recipe:
             "masks": torch.randint(0, 2, (count, objects, height, width), dtype=torch.uint8, device=device),
         }
 
-    return Recipe(
+    return OfShapes(
         where=NAME,
         settings=settings,
         make_model=lambda: MaskRcnn(backbone, classes, sampled),
-        make_batch=make_batch,
+        make_batch=functools.partial(make_batch, shape=shapes[0]),
+        shapes=shapes,
+        keeps_gradients=old,
         compute_loss=lambda model, batch: model(**batch),
         optimizer_arguments={"lr": 2.5e-3},
         parameter_groups=lambda model: [weight for weight in model.parameters() if weight.requires_grad],
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfShapes(Recipe):
+    """A recipe whose images are of each of `shapes` in turn, step by step, beginning with the first in every run."""
+
+    shapes: tuple[tuple[int, int], ...]
+
+    def setup(self, device: torch.device | str) -> Callable[[int], torch.Tensor]:
+        """The training step."""
+        turns = itertools.cycle(self.shapes)
+
+        def make_batch(*about: Any) -> Any:
+            return self.make_batch(*about, shape=next(turns))
+
+        return Recipe.setup(replace(self, make_batch=make_batch), device)
 
 
 class MaskRcnn(nn.Module):

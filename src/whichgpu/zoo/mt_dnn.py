@@ -13,7 +13,8 @@ the first step on, as it is once each task had its turn: the first gives every o
 Differences: every batch is as long as the longest that may occur, since that one decides what fits, where the original
 pads to the longest of the batch; QNLI is a pair to classify, as in that code, where the paper ranks; PyTorch's fused
 attention and its other fused operators (`attention=eager` has attention written out, `code=2019` all that the original had
-on PyTorch 0.4.1: written_out.py).
+on PyTorch 0.4.1: the operators of written_out.py, gradients that are kept between steps, and an optimizer that goes from weight
+to weight).
 Options: those of every adapter, `seq`, `attention` (sdpa or eager), `code` (today or 2019, which is with attention=eager) and
 any attribute of BertConfig.
 """
@@ -33,7 +34,7 @@ from whichgpu.errors import WorkloadError
 from whichgpu.workload import Workload
 from whichgpu.zoo.hf_models import Plan
 from whichgpu.zoo.training import Recipe, make_workload
-from whichgpu.zoo.written_out import WrittenOut, read_code
+from whichgpu.zoo.written_out import in_2019, read_code
 
 NAME = "mt-dnn"
 LARGE = {
@@ -80,7 +81,9 @@ def build(options: Mapping[str, str]) -> Workload:
 def make_recipe(options: Mapping[str, str]) -> Recipe:
     """Model, data and loss of the workload."""
     given = {**LARGE, **SETTINGS, "task": "sequence-classification", **options}
-    old = read_code(NAME, given)
+    old = read_code(NAME, given, attention=True)
+    if old:
+        given.setdefault("foreach", "0")
     plan = Plan("bert", given, where=NAME)
     if plan.sequence < 2:
         raise WorkloadError(f"{NAME}: seq=1 has no room for two sentences; give 2 or more")
@@ -99,16 +102,16 @@ def make_recipe(options: Mapping[str, str]) -> Recipe:
         settings=plan.settings,
         make_model=lambda: MultiTask(plan.build_model(BertModel)),
         make_batch=make_batch,
-        compute_loss=compute_old_loss if old else lambda model, batch: model(**batch),
+        compute_loss=in_2019("pytorch 0.4", compute_loss) if old else compute_loss,
+        keeps_gradients=old,
         optimizer_arguments={"lr": 5e-5},
         sizes=plan.sizes(),
     )
 
 
-def compute_old_loss(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-    """With the operators of PyTorch 0.4.1 and pytorch_pretrained_bert."""
-    with WrittenOut(old=True):
-        return model(**batch)
+def compute_loss(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    """That of the next task."""
+    return model(**batch)
 
 
 class MultiTask(nn.Module):

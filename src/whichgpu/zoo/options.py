@@ -111,6 +111,8 @@ class Options:
     def unknown(self, key: str, others: Iterable[str] = ()) -> WorkloadError:
         """The error for an unknown option, with the nearest known ones, or all of them when none is near."""
         names = sorted({*self._known, *others})
+        if key == "data":
+            return WorkloadError(f"{self.where}: it takes no data from disk; leave data out")
         hint = nearest(key, names) or f"; it has {', '.join(sorted(self._known))}"
         return WorkloadError(f"{self.where}: unknown option {key}{hint}")
 

@@ -97,7 +97,7 @@ def coco(path: str, where: str, size: tuple[int, int]) -> Samples:
             for image, notes in named
         ]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise WorkloadError(f"{where}: {files[0]} is no annotation file of COCO ({error!r})") from error
+        raise WorkloadError(f"{where}: {files[0]} is no annotation file of COCO ({_why(error)})") from error
     if not readers:
         raise WorkloadError(f"{where}: {files[0]} has no image with objects")
     return Samples(readers)
@@ -158,6 +158,11 @@ def stacked(images: list[torch.Tensor], device: torch.device, dtype: torch.dtype
 
 
 # ---- reading ----
+
+
+def _why(error: Exception) -> str:
+    """An error in words: a KeyError says no more than the key."""
+    return f"there is no {error}" if isinstance(error, KeyError) else str(error)
 
 
 def _reader(function: Callable[..., Any], *arguments: Any) -> Callable[[], Any]:

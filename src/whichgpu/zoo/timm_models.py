@@ -89,11 +89,16 @@ def make_recipe(name: str, options: Mapping[str, str], where: str | None = None,
         settings=settings,
         make_model=make_model,
         make_batch=make_batch,
-        compute_loss=lambda model, batch: F.cross_entropy(model(batch[0]), batch[1]),
+        compute_loss=compute_loss,
         optimizer_arguments={},
         channels_last=channels_last,
         sizes={"size": height} if height == width else {},
     )
+
+
+def compute_loss(model: torch.nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+    """Cross entropy of the classes."""
+    return F.cross_entropy(model(batch[0]), batch[1])
 
 
 def input_size(name: str) -> tuple[int, int, int, bool]:

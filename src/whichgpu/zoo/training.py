@@ -41,6 +41,7 @@ class Recipe:
     optimizer_arguments: dict[str, Any]  # besides those in the settings: betas, eps, lr
     parameter_groups: Callable[[torch.nn.Module], Iterable[Any]] | None = None
     channels_last: bool = False
+    keeps_gradients: bool = False  # between steps, set to zero, as PyTorch's optimizers did before 2.0
     average: float | None = None  # decay of a moving average of the weights, kept beside them; None: there is none
     sizes: Mapping[str, int] = field(default_factory=dict)  # options that set how large a sample is, with their values
 
@@ -115,7 +116,7 @@ def make_step(
             scaler.update()
         else:
             optimizer.step()
-        optimizer.zero_grad()
+        optimizer.zero_grad(set_to_none=not recipe.keeps_gradients)
         if average is not None:
             follow(average, model, recipe.average)
         return loss.detach()

@@ -11,9 +11,11 @@ Batch: a sentence pair of `seq` tokens on each side (32 by default; the training
 unit is fairseq's --max-tokens, the tokens of the longer side of a batch with its padding, so `seq` times the batch size;
 speeds are in these tokens.
 Differences: autocast with float32 weights, where fairseq has weights in fp16 and a float32 copy; PyTorch's fused
-attention (`attention=eager` has it written out, as in fairseq); sentences of one length, without padding.
+attention and other operators (`attention=eager` has attention written out); sentences of one length, without padding.
+`code=2019` is as fairseq had it on PyTorch 1.0: its fp16 and loss (fairseq.py), the operators of written_out.py, and sentences
+of 128 tokens, as in the made-up batch that its training begins with.
 Options: those of every adapter, `seq`, `vocabulary`, `layers`, `width` (of the embedding; heads are a 64th of it, the
-feed-forward layers four times it), `attention` (sdpa or eager).
+feed-forward layers four times it), `attention` (sdpa or eager), `code` (today or 2019, which is with attention=eager).
 """
 
 from __future__ import annotations
@@ -26,8 +28,10 @@ from transformers import MarianConfig, MarianMTModel
 
 from whichgpu.errors import WorkloadError
 from whichgpu.workload import Workload
+from whichgpu.zoo.fairseq import FIRST_LENGTH, Half, smoothed_loss
 from whichgpu.zoo.options import Options, check_positions, read_settings
 from whichgpu.zoo.training import Recipe, make_workload
+from whichgpu.zoo.written_out import in_2019, read_code
 
 NAME = "transformer-big"
 SETTINGS = {"precision": "fp16", "optimizer": "adam", "seq": "32"}
@@ -49,8 +53,14 @@ def build(options: Mapping[str, str]) -> Workload:
 
 def make_recipe(options: Mapping[str, str]) -> Recipe:
     """Model, data and loss of the workload."""
-    reader = Options(NAME, {**SETTINGS, **options})
+    given = {**SETTINGS, **options}
+    old = read_code(NAME, given, attention=True)
+    if old:
+        given = {"foreach": "0", **given, "seq": options.get("seq", str(FIRST_LENGTH))}
+    reader = Options(NAME, given)
     settings = read_settings(reader)
+    if old and settings.precision != "fp16":
+        raise WorkloadError(f"{NAME}: code=2019 is in fp16, weights included; leave precision out")
     sequence, vocabulary = reader.count("seq", 32), reader.count("vocabulary", 32768)
     config = make_config(vocabulary, reader.count("width", 1024), reader.count("layers", 6))
     attention = reader.choice("attention", "sdpa", ("sdpa", "eager"))
@@ -70,12 +80,12 @@ def make_recipe(options: Mapping[str, str]) -> Recipe:
         source, target = torch.randint(0, vocabulary, (2, count, sequence), device=device)
         return source, target
 
-    return Recipe(
+    return (Half if old else Recipe)(
         where=NAME,
         settings=settings,
         make_model=make_model,
         make_batch=make_batch,
-        compute_loss=compute_loss,
+        compute_loss=in_2019("pytorch 1.0", compute_old_loss) if old else compute_loss,
         optimizer_arguments={"lr": 5e-4, "betas": (0.9, 0.98)},
         sizes={"seq": sequence},
     )
@@ -109,3 +119,9 @@ def compute_loss(model: torch.nn.Module, batch: tuple[torch.Tensor, torch.Tensor
     source, target = batch
     logits = model(input_ids=source, decoder_input_ids=target.roll(1, dims=1)).logits
     return F.cross_entropy(logits.flatten(0, 1), target.flatten(), label_smoothing=0.1)
+
+
+def compute_old_loss(model: torch.nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+    """The same as fairseq computes it."""
+    source, target = batch
+    return smoothed_loss(model(input_ids=source, decoder_input_ids=target.roll(1, dims=1)).logits, target)

@@ -13,7 +13,8 @@ Batch: a sentence of `seq` tokens (32 by default; NewsCrawl's mean is about 30).
 --tokens_per_batch, the tokens of each of the four batches, so `seq` times the batch size; speeds count these once a round.
 Differences: translations are as long as their source, where the original stops at 1.3 times its length plus 5, or when all
 sentences have ended; all sentences are of one length; PyTorch's fused attention and other operators (`attention=eager` has
-attention written out; `code=2019` all that the original had on PyTorch 1.0: written_out.py, with translations of its longest);
+attention written out; `code=2019` all that the original had on PyTorch 1.0: the operators of written_out.py, translations of its
+longest, gradients that are kept between steps, and an optimizer that goes from weight to weight);
 noise replaces words, so that it leaves lengths alone; one optimizer for both halves.
 Options: those of every adapter, `seq`, `vocabulary`, `layers`, `width` (heads are 128 wide, or the whole where it is
 less), `attention` (sdpa or eager), `code` (today or 2019, which is with attention=eager).
@@ -32,7 +33,7 @@ from whichgpu.errors import WorkloadError
 from whichgpu.workload import Workload
 from whichgpu.zoo.options import Options, check_positions, read_settings, refuse_checkpoint
 from whichgpu.zoo.training import Recipe, make_optimizer, make_step, make_workload, move, set_tf32
-from whichgpu.zoo.written_out import WrittenOut, read_code
+from whichgpu.zoo.written_out import in_2019, read_code
 
 NAME = "unsup-mt"
 SETTINGS = {"precision": "fp32", "optimizer": "adam", "clip": "5.0", "seq": "32"}
@@ -62,7 +63,9 @@ def build(options: Mapping[str, str]) -> Workload:
 def make_recipe(options: Mapping[str, str]) -> Recipe:
     """Model, data and losses of the workload."""
     given = {**SETTINGS, **options}
-    old = read_code(NAME, given)
+    old = read_code(NAME, given, attention=True)
+    if old:
+        given.setdefault("foreach", "0")
     reader = Options(NAME, given)
     settings = refuse_checkpoint(NAME, read_settings(reader))
     sequence, vocabulary = reader.count("seq", 32), reader.count("vocabulary", 64_139)
@@ -84,6 +87,7 @@ def make_recipe(options: Mapping[str, str]) -> Recipe:
         make_batch=make_batch,
         compute_loss=denoise(ENGLISH),
         losses=losses(longest, old),
+        keeps_gradients=old,
         optimizer_arguments={"lr": 1e-4, "betas": (0.9, 0.98)},
         sizes={"seq": sequence},
     )
@@ -115,17 +119,7 @@ class Rounds(Recipe):
 def losses(longest: int, old: bool) -> tuple[Loss, ...]:
     """Those of a round, with translations that are so long; `old`: with the operators of PyTorch 1.0."""
     back = (translate_back(ENGLISH, FRENCH, longest), translate_back(FRENCH, ENGLISH, longest))
-    return tuple(as_in_2019(loss) if old else loss for loss in (denoise(ENGLISH), denoise(FRENCH), *back))
-
-
-def as_in_2019(loss: Loss) -> Loss:
-    """The same loss of operators as they were."""
-
-    def computed(model: nn.Module, words: torch.Tensor) -> torch.Tensor:
-        with WrittenOut(old=False):
-            return loss(model, words)
-
-    return computed
+    return tuple(in_2019("pytorch 1.0", loss) if old else loss for loss in (denoise(ENGLISH), denoise(FRENCH), *back))
 
 
 def denoise(language: int) -> Loss:

@@ -10,13 +10,14 @@ being its own are left out; logistic losses for centre, objectness and classes, 
 Size: the published yolov3.weights holds 62,001,757 numbers (248,007,048 bytes with a header of 20), which are the
 parameters and the running statistics of the norms.
 Differences: one size throughout, where the original draws another one every ten batches; 8 objects in every image, of
-sizes as in COCO; losses are means over the images, not sums.
-Options: those of every adapter, `size` (a multiple of 32), `classes`, `objects` (an image), `width` (channels of the
+sizes as in COCO; losses are means over the images, not sums. `code=2019` keeps of each layer what darknet keeps (darknet.py).
+Options: those of every adapter, `code` (today or 2019), `size` (a multiple of 32), `classes`, `objects` (an image), `width` (channels of the
 first convolution, 32).
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 
 import torch
@@ -25,9 +26,11 @@ from torch import nn
 
 from whichgpu.errors import WorkloadError
 from whichgpu.workload import Workload
+from whichgpu.zoo import darknet
 from whichgpu.zoo.coco_boxes import OBJECTS, random_boxes
 from whichgpu.zoo.options import Options, read_settings, refuse_checkpoint
 from whichgpu.zoo.training import Recipe, make_workload, random_images
+from whichgpu.zoo.written_out import read_code
 
 NAME = "yolo-v3"
 SETTINGS = {"precision": "fp32", "optimizer": "sgd", "weight_decay": "5e-4", "size": "608"}
@@ -55,7 +58,9 @@ def build(options: Mapping[str, str]) -> Workload:
 
 def make_recipe(options: Mapping[str, str]) -> Recipe:
     """Model, data and loss of the workload."""
-    reader = Options(NAME, {**SETTINGS, **options})
+    given = {**SETTINGS, **options}
+    old = read_code(NAME, given)
+    reader = Options(NAME, given)
     settings = refuse_checkpoint(NAME, read_settings(reader))
     size, classes, width = reader.count("size", 608), reader.count("classes", 80), reader.count("width", 32)
     objects = reader.count("objects", OBJECTS)
@@ -73,7 +78,7 @@ def make_recipe(options: Mapping[str, str]) -> Recipe:
     return Recipe(
         where=NAME,
         settings=settings,
-        make_model=lambda: Yolo(classes, width),
+        make_model=lambda: Yolo(classes, width, old),
         make_batch=make_batch,
         compute_loss=compute_loss,
         optimizer_arguments={"lr": 1e-3},
@@ -85,18 +90,21 @@ def make_recipe(options: Mapping[str, str]) -> Recipe:
 
 
 class Yolo(nn.Module):
-    """Darknet-53 and a head at each of three scales, each fed by the one before."""
+    """Darknet-53 and a head at each of three scales, each fed by the one before; `old`: with darknet's layers."""
 
-    def __init__(self, classes: int, width: int = 32) -> None:
+    def __init__(self, classes: int, width: int, old: bool) -> None:
         super().__init__()
+        convolution = functools.partial(convolve, old)
         outputs = len(ANCHORS[0]) * (5 + classes)
         widths = [width * 2 ** (level + 1) for level in range(len(BLOCKS))]
         self.stem = convolution(3, width, 3)
-        self.stages = nn.ModuleList(stage(out // 2, out, blocks) for out, blocks in zip(widths, BLOCKS, strict=True))
+        self.stages = nn.ModuleList(
+            stage(old, out // 2, out, blocks) for out, blocks in zip(widths, BLOCKS, strict=True)
+        )
         self.necks, self.heads, self.laterals = nn.ModuleList(), nn.ModuleList(), nn.ModuleList()
         for level, channels in enumerate(reversed(widths[-3:])):
             half = channels // 2
-            self.necks.append(neck(channels if level == 0 else channels + half, half))
+            self.necks.append(neck(old, channels if level == 0 else channels + half, half))
             self.heads.append(nn.Sequential(convolution(half, channels, 3), nn.Conv2d(channels, outputs, 1)))
             if level < 2:
                 self.laterals.append(nn.Sequential(convolution(half, half // 2, 1), nn.Upsample(scale_factor=2)))
@@ -119,30 +127,34 @@ class Yolo(nn.Module):
 class Residual(nn.Module):
     """A point-wise convolution to half the channels and a 3 x 3 one back, added to the input."""
 
-    def __init__(self, channels: int) -> None:
+    def __init__(self, old: bool, channels: int) -> None:
         super().__init__()
-        self.layers = nn.Sequential(convolution(channels, channels // 2, 1), convolution(channels // 2, channels, 3))
+        self.old, half = old, channels // 2
+        self.layers = nn.Sequential(convolve(old, channels, half, 1), convolve(old, half, channels, 3))
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         """Of the input's shape."""
-        return hidden + self.layers(hidden)
+        found = self.layers(hidden)
+        return darknet.Shortcut.apply(hidden, found) if self.old else hidden + found
 
 
-def convolution(inputs: int, outputs: int, size: int, stride: int = 1) -> nn.Sequential:
+def convolve(old: bool, inputs: int, outputs: int, size: int, stride: int = 1) -> nn.Sequential:
     """Convolution, batch norm, leaky ReLU."""
     layer = nn.Conv2d(inputs, outputs, size, stride, size // 2, bias=False)
+    if old:
+        return nn.Sequential(layer, darknet.Norm(outputs))
     return nn.Sequential(layer, nn.BatchNorm2d(outputs), nn.LeakyReLU(0.1, inplace=True))
 
 
-def stage(inputs: int, outputs: int, blocks: int) -> nn.Sequential:
+def stage(old: bool, inputs: int, outputs: int, blocks: int) -> nn.Sequential:
     """Half the height and width, then residual blocks."""
-    return nn.Sequential(convolution(inputs, outputs, 3, stride=2), *(Residual(outputs) for _ in range(blocks)))
+    return nn.Sequential(convolve(old, inputs, outputs, 3, stride=2), *(Residual(old, outputs) for _ in range(blocks)))
 
 
-def neck(inputs: int, width: int) -> nn.Sequential:
+def neck(old: bool, inputs: int, width: int) -> nn.Sequential:
     """Five convolutions, point-wise and 3 x 3 in turn."""
     widths = [inputs, width, 2 * width, width, 2 * width, width]
-    return nn.Sequential(*(convolution(widths[i], widths[i + 1], 3 if i % 2 else 1) for i in range(5)))
+    return nn.Sequential(*(convolve(old, widths[i], widths[i + 1], 3 if i % 2 else 1) for i in range(5)))
 
 
 # ---- the loss ----
