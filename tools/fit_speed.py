@@ -71,6 +71,14 @@ PRIORS: dict[str, tuple[float, float]] = {
     "host.many": (50.0, 50.0),
     "host.tensor": (3.0, 2.0),
     "host.cell": (10.0, 5.0),
+    "host.wait": (20.0, 10.0),
+    "host.made": (3.0, 1.5),
+    "host.made_elements": (0.5, 0.3),  # of a thousand
+    "host.random_elements": (6.0, 0.5),
+    "host.uploaded_bytes": (0.1, 0.02),
+    # a thread that goes along a column waits some 700 clocks for memory at each element, in each of three passes, or two
+    "units.softmax_columns": (-7.6, 0.5),
+    "units.softmax_backward_columns": (-7.2, 0.5),
 }
 ARCHITECTURE = 0.25  # how far an architecture may be from the others, in logarithms
 KIND = 0.5

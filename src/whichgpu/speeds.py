@@ -16,6 +16,7 @@ from whichgpu.predictor import Predictor
 from whichgpu.scaling import Scaled, Single
 from whichgpu.speed import constants
 from whichgpu.speed.asked import TENSOR_PIPES
+from whichgpu.speed.host import work_of
 from whichgpu.speed.rates import rates
 from whichgpu.speed.record import Limit, PredictedSpeed, speed
 from whichgpu.speed.step_time import Demand, demand, predict, repeated
@@ -109,7 +110,10 @@ class Speeds:
         if (name, batch_size) not in self._demands:
             source = self._predictor.source(batch_size, card.capability)
             self._demands[name, batch_size] = demand(
-                source.low, lambda index: source.op(index, batch_size), self._alike_ops(name, source)
+                source.low,
+                lambda index: source.op(index, batch_size),
+                self._alike_ops(name, source),
+                work_of(source.low, source.high, batch_size),
             )
         return self._demands[name, batch_size]
 

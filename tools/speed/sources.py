@@ -10,7 +10,7 @@ import gzip
 import json
 import lzma
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -63,11 +63,13 @@ class Measured(NamedTuple):
     workload: str = ""  # whose step it is, or is part of
     share: float = 0.0  # of a step, that it is a part of
 
-    def counted(self) -> Iterator[tuple[Cost, int]]:
-        """The costs, and how often each."""
-        if self.asked is not None:
-            return iter(self.asked.costs.items())
-        return zip(self.costs, self.times or (1,) * len(self.costs), strict=True)
+    def parts(self) -> Iterator[tuple[Iterable[tuple[Cost, int]], Mapping[str, float]]]:
+        """The costs, and how often each, with what the host launches, in parts that follow each other."""
+        if self.asked is None:
+            yield zip(self.costs, self.times or (1,) * len(self.costs), strict=True), {}
+            return
+        for part in self.asked.parts or (self.asked,):
+            yield part.costs.items(), part.launches
 
 
 @cache
@@ -190,11 +192,15 @@ def timed_steps() -> dict[tuple[str, int], dict[str, Any]]:
 
 
 def host_times(steps: Iterable[Step]) -> Iterator[Measured]:
-    """What the host took to queue steps of an H200, where it did not wait for the card."""
+    """What the host took to queue steps of an H200 that never wait for the card, and did not for a full queue."""
     measured = timed_steps()
     for step in steps:
         row = measured.get((step.workload.removeprefix("truth:"), step.batch_size))
-        if row is None or (row["host_s"] > WAITS * row.get("busy_s", 0.0) and row.get("kernels", 0) > QUEUE):
+        if (
+            row is None
+            or step.asked.parts
+            or (row["host_s"] > WAITS * row.get("busy_s", 0.0) and row.get("kernels", 0) > QUEUE)
+        ):
             continue
         card = card_named(step.card)
         yield Measured(
@@ -210,7 +216,7 @@ def operator(row: dict[str, Any]) -> Op:
     if "convolution" in row["op"]:
         attributes["allow_tf32"] = row["tf32_convolution"]
     name = row["op"]
-    if not name.startswith("aten.") and not name.startswith("prims."):
+    if not name.startswith(("aten.", "prims.", "torchvision.")):
         name = f"aten.{name}"
     outputs = () if "_foreach" in name and name.split(".")[1].endswith("_") else made[1]
     return Op(name, "forward", 0, made[0], outputs, attributes)

@@ -15,6 +15,7 @@ from math import ceil, gcd, prod
 from typing import NamedTuple
 
 from whichgpu.speed.asked import DTYPE_BYTES, TENSOR_PIPES, Cost, Product, pipe_of, tensor_bytes, total
+from whichgpu.speed.host import uploaded_bytes
 from whichgpu.speed.memory_bound import WITHOUT_KERNEL, by_memory, plain
 from whichgpu.trace import Op, Tensor
 
@@ -52,7 +53,7 @@ def costs(op: Op, *, tf32_matmul: bool = False) -> tuple[Cost, ...]:
 
 def _costs(op: Op, tf32_matmul: bool) -> tuple[Cost, ...]:
     base = op.name.split(".")[1] if op.name.count(".") > 1 else op.name
-    if base in WITHOUT_KERNEL:
+    if base in WITHOUT_KERNEL or uploaded_bytes(op):  # copies from the host take the host's time
         return ()
     if base in ("mm", "addmm", "bmm", "baddbmm", "_grouped_mm", "addmv", "mv", "dot", "_scaled_mm"):
         return (_matrix_product(op, base, tf32_matmul),)
@@ -189,6 +190,8 @@ def _convolving(kind: str, passing: _Passing, op: Op, image: Tensor, weight: Ten
 def _depthwise(form: str, passing: _Passing, image: Tensor, flops: float, bytes_: int) -> Cost:
     """A convolution of each channel by itself: no product; a thread takes an element and goes over the kernel."""
     kind = form.replace("convolution", "depthwise") + ("_last" if _layout(image) else "")
+    if _layout(image) and image.dtype == "float32":  # cuDNN's, which has others for halves
+        kind += "_float"
     elements = passing.batch * passing.out_size * passing.out_channels
     if form == "convolution_input":
         elements = passing.batch * passing.in_size * passing.in_channels
