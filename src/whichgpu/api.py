@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from whichgpu import advice, arguments, catalogue, explanation, remedies, text, workload
+from whichgpu import host_speed as host_speeds
 from whichgpu import snapshot as snapshots
 from whichgpu.advice import FitReport, FitRow, RankReport, Sort, TraceInfo
 from whichgpu.arguments import TIMEOUT_S
@@ -38,6 +39,7 @@ def fit(
     memory_limit_bytes: int | None = None,
     optimizer: str | None = None,
     baseline: str | None = None,
+    host_speed: float | None = None,
     samples: int | None = None,
     epochs: int | None = None,
     dataset_size: int | None = None,
@@ -51,7 +53,8 @@ def fit(
     of the catalogue; cards that are named are answered exactly. `memory_limit_bytes` asks about PyTorch's allocator limited
     to so much, by the rules of the first card that is named, and besides only about cards that are named. `optimizer`
     ("adamw", "sgd", ...) replaces that of a library's model or of the zoo. `baseline` names the card whose speed is 1, by
-    default the Quadro RTX 8000 where it is among those asked about. `samples`, or `epochs` and `dataset_size`, ask how long
+    default the Quadro RTX 8000 where it is among those asked about. `host_speed` is that of the machine that the cards are in,
+    times the reference's, by default this machine's where `whichgpu bench --calibrate-host` measured it. `samples`, or `epochs` and `dataset_size`, ask how long
     a whole run takes, and how much energy. `cache=False` traces again and keeps nothing on disk.
     `on_progress` is called with a line now and then. `timeout_s` seconds at most may pass while the workload is loaded, and
     at each batch size that is traced. Raises subclasses of WhichGpuError.
@@ -60,6 +63,8 @@ def fit(
     arguments.check_batch_size(batch_size)
     arguments.check_memory_limit(memory_limit_bytes)
     arguments.check_gpus(gpus)
+    host_speeds.check(host_speed)
+    host, of_host = host_speeds.chosen(host_speed)
     run_samples = arguments.run_samples(samples, epochs, dataset_size)
     cards = catalogue.load()
     compared = _baseline(cards, baseline)
@@ -93,7 +98,7 @@ def fit(
             found = answers()
         sizes = {card.id: (card, row.max_batch_size) for card, row in found if row.gpu != "limit" and row.supported}
         unit = compared or next((card for card in chosen if card.name == BASELINE), None)
-        speeds = speed_answers(predictor, sizes, unit, samples=run_samples, on_progress=on_progress)
+        speeds = speed_answers(predictor, sizes, unit, samples=run_samples, host_speed=host, on_progress=on_progress)
         report = [in_fit(row, speeds.cards.get(card.id) if row.gpu != "limit" else None) for card, row in found]
         return FitReport(
             baseline=speeds.baseline,
@@ -105,6 +110,7 @@ def fit(
             gpus=tuple(report),
             notes=(
                 *predictor.notes(),
+                *filter(None, [of_host]),
                 *_in_general(predictor, exact),
                 *_taken_for(cards, gpus or ()),
                 *([_limit_note(limit_card)] if limited else []),
@@ -224,6 +230,7 @@ def rank(
     *,
     gpus: Sequence[str] | None = None,
     baseline: str | None = None,
+    host_speed: float | None = None,
     samples: int | None = None,
     epochs: int | None = None,
     dataset_size: int | None = None,
@@ -243,6 +250,8 @@ def rank(
     arguments.check_names(names)
     arguments.check_gpus(gpus)
     arguments.check_sort(sort)
+    host_speeds.check(host_speed)
+    host, of_host = host_speeds.chosen(host_speed) if known or host_speed is not None else (1.0, "")
     run_samples = arguments.run_samples(samples, epochs, dataset_size)
     refs = list({ref.text: ref for ref in map(workload.parse, names)}.values())
     cards = catalogue.load()
@@ -272,6 +281,7 @@ def rank(
                 samples=run_samples,
                 rents={card: rent for card, (_, rent) in prices.items()},
                 known=known,
+                host_speed=host,
                 on_progress=told_of,
             )
             traces[ref.text] = predictor.info()
@@ -286,7 +296,11 @@ def rank(
         baseline=next((answer.baseline for answer in speeds.values() if answer.baseline), None),
         samples=run_samples,
         sort=sort,
-        notes=tuple(dict.fromkeys((*notes, *(_taken_for(cards, gpus) if gpus else advice.left_out(cards.gpus))))),
+        notes=tuple(
+            dict.fromkeys(
+                (*notes, *filter(None, [of_host]), *(_taken_for(cards, gpus) if gpus else advice.left_out(cards.gpus)))
+            )
+        ),
     )
 
 

@@ -29,8 +29,10 @@ _LIMITS: tuple[Limit, ...] = ("compute", "memory", "host")
 class Speeds:
     """Step times of one workload, by card and batch size."""
 
-    def __init__(self, predictor: Predictor) -> None:
+    def __init__(self, predictor: Predictor, host_speed: float = 1.0) -> None:
+        """`host_speed`: of the machine that the cards are in, times the reference's."""
         self._predictor = predictor
+        self._host_speed = host_speed
         self._demands: dict[tuple[str, int], Demand] = {}
         self._alike: dict[tuple[str, int], list[tuple[int, int]]] = {}  # by class of cards and traced batch size
 
@@ -98,9 +100,9 @@ class Speeds:
     def _at(self, card: Gpu, batch_size: int) -> tuple[float, Limit]:
         """Seconds at a batch size whose operators are known, and what takes longest."""
         kept = self._predictor.step_times
-        key = f"{card.id} {batch_size}"
+        key = f"{card.id} {batch_size}" + (f" {self._host_speed:g}" if self._host_speed != 1 else "")
         if key not in kept:
-            step = predict(self._asked(card, batch_size), rates(card), constants.load().constants)
+            step = predict(self._asked(card, batch_size), rates(card), constants.load().constants, self._host_speed)
             kept[key] = (step.step_s if step.gpu_s else 0.0, _LIMITS.index(step.limit))
         step_s, limit = kept[key]
         return step_s, _LIMITS[int(limit)]

@@ -11,6 +11,7 @@ from whichgpu.render.bench import print_bench
 from whichgpu.render.common import make_console, to_json, trimmed
 from whichgpu.render.explain import print_explain
 from whichgpu.render.fit import print_fit
+from whichgpu.render.host_speed import print_host_speed
 from whichgpu.render.lists import print_gpus, print_zoo
 from whichgpu.render.rank import print_rank
 from whichgpu.render.results import print_results
@@ -24,6 +25,7 @@ __all__ = [
     "print_explain",
     "print_fit",
     "print_gpus",
+    "print_host_speed",
     "print_rank",
     "print_results",
     "print_speed_accuracy",
