@@ -42,7 +42,7 @@ DIMENSIONS = (
 def points(make: Maker) -> list[Point]:
     """All points, those of all groups in turn."""
     found: dict[str, list[Point]] = {}
-    for maker in (_across, _convolutions, _regions, _added, _norms):
+    for maker in (_across, _convolutions, _regions, _added, _norms, _others):
         for point in maker(make):
             found.setdefault(point.group, []).append(point)
     places = [(rank / len(group), name, point) for name, group in found.items() for rank, point in enumerate(group)]
@@ -210,3 +210,42 @@ def _norms(make: Maker) -> Iterator[Point]:
 
         yield Point("instance norm", aten.native_batch_norm.default, alone)
         yield Point("instance norm backward", aten.native_batch_norm_backward.default, alone_back)
+
+
+def _others(make: Maker) -> Iterator[Point]:
+    import torchvision  # noqa: F401  (registers its operators)
+
+    for boxes in (1000, 2000, 4000, 8000):
+
+        def overlapping(n: int = boxes) -> tuple[Any, ...]:
+            n = make.size(n)
+            corner = torch.rand(n, 2, device=make.device) * 800
+            return torch.cat([corner, corner + 20 + torch.rand(n, 2, device=make.device) * 100], 1), make.normal(n), 0.7
+
+        yield Point("suppression", torch.ops.torchvision.nms.default, overlapping)
+    for batch, channels, low, high in (
+        (10, 256, 1, 41),
+        (4, 256, 1, 33),
+        (10, 21, 41, 321),
+        (4, 21, 33, 513),
+        (8, 256, 1, 65),
+    ):
+
+        def gradient(b: int = batch, c: int = channels, low: int = low, high: int = high) -> tuple[Any, ...]:
+            return make.normal(b, c, high, high), [high, high], [b, c, low, low], False
+
+        yield Point("interpolate backward far", aten.upsample_bilinear2d_backward.default, gradient)
+    for batch, side, channels in ((64, 56, 96), (64, 28, 192), (64, 14, 384), (32, 48, 192)):
+        for dtype in (FP32, BF16):
+
+            def rolled(b: int = batch, s: int = side, c: int = channels, dtype: torch.dtype = dtype) -> tuple[Any, ...]:
+                return make.normal(b, s, s, c, dtype=dtype), [-3, -3], [1, 2]
+
+            yield Point("roll", aten.roll.default, rolled)
+    for shape in ((32, 6, 1024, 1024), (8, 12, 512, 512), (64, 8, 64, 64)):
+        for dtype in (FP32, BF16):
+
+            def scores(shape: tuple[int, ...] = shape, dtype: torch.dtype = dtype) -> tuple[Any, ...]:
+                return make.normal(*map(make.size, shape), dtype=dtype), -1
+
+            yield Point("safe softmax", aten._safe_softmax.default, scores)

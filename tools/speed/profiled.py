@@ -34,6 +34,8 @@ _CLASSES = (
     ("batch norm backward", ("cudnn_batch_norm_backward", "native_batch_norm_backward"),
      ("cudnn_batch_norm_backward", "batch_norm_backward")),
     ("batch norm", ("cudnn_batch_norm", "native_batch_norm"), ("cudnn_batch_norm", "batch_norm", "norm_applied")),
+    ("suppression", ("nms",), ("suppression",)),
+    ("roll", ("roll",), ("roll",)),
     ("regions backward", ("_roi_align_backward",), ("regions_backward",)),
     ("regions", ("roi_align",), ("regions",)),
     ("layer norm backward", ("native_layer_norm_backward", "_fused_rms_norm_backward"), ("layer_norm_backward",)),
@@ -61,7 +63,7 @@ _CLASSES = (
                      "gelu", "gelu_backward", "silu", "silu_", "silu_backward", "sigmoid", "sigmoid_backward", "tanh",
                      "tanh_backward", "pow", "where", "masked_fill_", "leaky_relu_", "leaky_relu", "leaky_relu_backward", "neg",
                      "native_dropout_backward", "hardswish_", "hardswish_backward", "relu", "relu_", "exp", "log", "sqrt",
-                     "rsqrt", "roll", "glu", "glu_backward", "clamp", "maximum", "minimum", "eq", "ne", "lt", "gt", "le", "ge",
+                     "rsqrt", "glu", "glu_backward", "clamp", "maximum", "minimum", "eq", "ne", "lt", "gt", "le", "ge",
                      "addcmul_", "addcdiv_", "lerp_", "erf", "abs", "masked_fill", "cos", "sin", "isneginf", "remainder"),
      ("elementwise", "broadcast", "gelu")),
 )  # fmt: skip

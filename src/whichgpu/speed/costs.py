@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from whichgpu.speed.asked import DTYPE_BYTES, TENSOR_PIPES, Cost, Product, pipe_of, tensor_bytes, total
 from whichgpu.speed.host import uploaded_bytes
-from whichgpu.speed.memory_bound import WITHOUT_KERNEL, by_memory, plain
+from whichgpu.speed.memory_bound import WITHOUT_KERNEL, by_memory, plain, safe_softmax
 from whichgpu.trace import Op, Tensor
 
 # ATen/native/cuda/MultiTensorApply.cuh: how many tensors one launch takes, by the number of lists; blocks and elements of each
@@ -58,7 +58,7 @@ def _costs(op: Op, tf32_matmul: bool) -> tuple[Cost, ...]:
     if base in ("mm", "addmm", "bmm", "baddbmm", "_grouped_mm", "addmv", "mv", "dot", "_scaled_mm"):
         return (_matrix_product(op, base, tf32_matmul),)
     if base in ("convolution", "_convolution", "cudnn_convolution"):
-        return (_convolution(op),)
+        return _convolution(op)
     if base == "convolution_backward":
         return _convolution_backward(op)
     if base.startswith("_scaled_dot_product_") and base.split("_")[4] in _ATTENTION:
@@ -67,6 +67,8 @@ def _costs(op: Op, tf32_matmul: bool) -> tuple[Cost, ...]:
         return _recurrent(op, base)
     if base.startswith(("_foreach_", "_fused_adam", "_fused_sgd", "_fused_adagrad", "_amp_foreach")):
         return (_many_tensors(op, base),)
+    if base == "_safe_softmax":
+        return safe_softmax(op)
     return (by_memory(op, base),)
 
 
@@ -106,12 +108,16 @@ def _layout(tensor: Tensor) -> bool:
     return len(tensor.stride) > 2 and tensor.stride[1] == 1
 
 
-def _convolution(op: Op) -> Cost:
+def _convolution(op: Op) -> tuple[Cost, ...]:
     image, weight, out = op.inputs[0], op.inputs[1], op.outputs[0]
     groups, transposed = _settings(op)
     bytes_ = tensor_bytes(image) + tensor_bytes(weight) + tensor_bytes(out)
     passing = _pass(image, weight, out, transposed)
-    return _convolving("convolution", passing, op, image, weight, bytes_, groups)
+    found = _convolving("convolution", passing, op, image, weight, bytes_, groups)
+    if len(op.inputs) < 3 or (found.kind == "depthwise" and not _layout(image)):
+        return (found,)
+    # PyTorch adds the bias to what cuDNN leaves (`add_` of _convolution in ATen/native/Convolution.cpp)
+    return found, Cost("broadcast", "fp32", 0.0, 2 * tensor_bytes(out), 1, None, float(prod(out.shape)))
 
 
 def _settings(op: Op) -> tuple[int, bool]:

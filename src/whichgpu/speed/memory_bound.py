@@ -55,11 +55,12 @@ _KINDS = (
     ("bilinear", ("upsample_bilinear2d", "upsample_bicubic2d", "grid_sampler")),
     ("nearest", ("upsample_", "reflection_pad")),
     ("embedding_backward", ("embedding_dense_backward", "embedding_backward")),
-    ("sort", ("sort", "topk", "_unique", "unique", "nonzero", "randperm", "nms", "bincount", "searchsorted", "msort")),
+    ("sort", ("sort", "topk", "_unique", "unique", "nonzero", "randperm", "bincount", "searchsorted", "msort")),
     ("cumulative", ("cumsum", "cumprod", "logcumsumexp")),
     ("reduction", ("sum", "mean", "linalg_vector_norm", "norm", "max", "min", "amax", "amin", "argmax", "argmin", "any", "all",
                    "var", "std", "mse_loss", "l1_loss", "smooth_l1_loss", "binary_cross_entropy", "prod", "count_nonzero")),
     ("cat", ("cat", "stack")),
+    ("roll", ("roll",)),
     ("gelu_backward", ("gelu_backward", "silu_backward")),
     ("gelu", ("gelu", "silu", "sigmoid")),
 )  # fmt: skip
@@ -83,6 +84,9 @@ def by_memory(op: Op, base: str) -> Cost:
         return _copy(op)
     if base.startswith("_embedding_bag"):
         return _bag(op, base)
+    if base == "nms":  # a single block decides about one box after the other
+        boxes = op.inputs[0].shape[0]
+        return _cost("suppression", op, total(op.inputs), boxes, parts=1)
     if base in ("roi_align", "_roi_align_backward"):
         return _regions(op, base)
     if base in _LOOK_UPS:
@@ -127,6 +131,8 @@ def _of_kind(kind: str, op: Op, moved: int, units: int) -> Cost:
         last = _last(op.inputs[0])
         pixels = prod(op.outputs[0].shape[2:])  # a thread goes over all channels and images at its pixel
         return _cost(kind + last, op, moved, units, parts=0 if last else ceil(pixels / _PIXELS_A_BLOCK))
+    if kind == "bilinear_backward" and _elements(op.inputs) > _CROWDED * _elements(op.outputs):
+        return _cost("bilinear_backward_few", op, moved, units)
     if kind.startswith(("max_pool", "avg_pool", "nearest", "bilinear", "group_norm")):
         return _cost(kind + _last(op.inputs[0]), op, moved, units)
     if kind.startswith("softmax") and _across(op):
@@ -153,6 +159,18 @@ def _softmax_across(kind: str, op: Op, moved: int) -> Cost:
     threads = prod(shape) // length * side_by_side / _RESIDENT_THREADS
     steps = ceil(length / side_by_side)
     return _cost(kind + "_columns", op, moved, threads * steps, parts=max(ceil(threads), 1))
+
+
+def safe_softmax(op: Op) -> tuple[Cost, ...]:
+    """A softmax, then rows of minus infinity alone made zero: four kernels (`_safe_softmax` in ATen/native/SoftMax.cpp)."""
+    scores, out = op.inputs[0], op.outputs[0]
+    elements, rows = prod(scores.shape), prod(scores.shape[:-1])
+    return (
+        _cost("softmax", op, tensor_bytes(scores) + tensor_bytes(out), elements),
+        _cost("elementwise", op, tensor_bytes(scores) + elements, elements),
+        _cost("reduction_rows", op, elements + rows, elements),
+        _cost("broadcast", op, 2 * tensor_bytes(out), elements),
+    )
 
 
 def _regions(op: Op, base: str) -> Cost:
