@@ -46,7 +46,9 @@ class Speeds:
             return str(error)
         if step_s <= 0:
             return "the step runs no operator on the GPU"
-        return speed(batch_size, step_s, constants.half_width(constants.load(), card.name, card.architecture), limit)
+        return speed(
+            batch_size, step_s, constants.half_width(constants.load(), card.name, card.architecture, limit), limit
+        )
 
     def best(self, card: Gpu, largest: int) -> PredictedSpeed | None:
         """The speed at the batch size with most samples per second, where that is more than 1 % above the largest batch's.
