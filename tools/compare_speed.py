@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import predict_truth
 import truth
-from speed.sources import card_named
+from speed.sources import card_named, timed_steps
 from whichgpu.predictor import Predictor
 from whichgpu.scaling import Scaled, Single
 from whichgpu.speed.host import work_of
@@ -70,13 +70,16 @@ class Demands:
 def measured_here() -> Iterator[Row]:
     """Steps measured on an H200 by `whichgpu bench` and by tools/measure_truth.py --alone."""
     card = card_named("H200 SXM 141GB")
+    # what was timed again while nothing else ran on the host counts instead
+    again = {key for key, row in timed_steps().items() if row.get("quiet")}
     for line in (ROOT / "src/whichgpu/data/measurements/h200-2026-12.jsonl").read_text().splitlines():
         row = json.loads(line)
-        if row["step_s"]:
+        if row["step_s"] and (row["workload"], row["batch_size"]) not in again:
             yield Row("H200 bench", row["workload"], row["batch_size"], card, row["step_s"][0])
     for line in (ROOT / "tools/truth/data/alone.jsonl").read_text().splitlines():
         row = json.loads(line)
-        yield Row(_truth_table(row["name"]), "truth:" + row["name"], row["batch_size"], card, row["median_step_s"])
+        if (row["name"], row["batch_size"]) not in again:
+            yield Row(_truth_table(row["name"]), "truth:" + row["name"], row["batch_size"], card, row["median_step_s"])
 
 
 def _truth_table(name: str) -> str:
