@@ -1,6 +1,7 @@
 """Fits the constants of the speed model to measured operators and writes them as data.
 
     python tools/fit_speed.py --data FOLDER [--leave-out CARD] [--out FILE]
+    OMP_NUM_THREADS=1 python tools/fit_speed.py --data FOLDER --most 12 --folds 5 --jobs 2
 
 FOLDER holds the public tables (neusight_kernels.csv.gz, neusight_conv.csv.gz). Least squares of the logarithm of seconds, robust
 against single points, each kind of operator on each card with the same weight; a constant that no point speaks for keeps its
@@ -10,10 +11,13 @@ prior. Needs numpy, which whichgpu itself does not.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -31,7 +35,7 @@ from speed.sources import (
     neusight_kernels,
     profiled_steps,
 )
-from speed.steps import load
+from speed.steps import Step, load
 
 STEPS = ["Lambda 2020-2025", "H200 truth", "H200 zoo"]
 OUT = Path(__file__).parents[1] / "src" / "whichgpu" / "data" / "speed.json"
@@ -48,6 +52,7 @@ PRIORS: dict[str, tuple[float, float]] = {
     "peak.lanes": (-0.15, 0.15),
     "peak.shared": (-0.1, 0.15),
     "peak.rate": (0.3, 0.2),
+    "peak.rate.convolution": (0.2, 0.2),
     "bandwidth": (-0.4, 0.3),
     "units.suppression": (-6.5, 0.5),  # some 600 clocks from one box to the next, the bits of all others between
     "shape.depth.half": (0.0, 0.5),
@@ -96,6 +101,7 @@ STEP_WEIGHT = 2.0  # of a whole step among operators
 # Half the width of the 80 % interval, in logarithms, until tools/compare_steps.py --write reads it off what was left out
 SPREAD = {"card": 0.2, "architecture": 0.2, "none": 0.3, "host": 0.3}
 SHARE_WEIGHT = 6.0  # of a class of operators inside a step, times its share of it
+ROUNDS = 5  # of each fit without some
 FEW = 3  # of an H200's operators one of so many, where many fits are made
 # beginnings of the names of constants whose value is not known before -> value, how sure we are of it
 RULES: tuple[tuple[str, tuple[float, float]], ...] = (
@@ -160,44 +166,50 @@ def report(points: list[Measured], constants: dict[str, float], title: str) -> N
         )
 
 
-def leave_out_in_turn(points: list[Measured], groups: list[set[str]], nearness: str) -> list[LeftOut]:
+def without_cards(points: list[Measured], out: set[str], nearness: str) -> list[LeftOut]:
     """Predictions of steps on cards that the fit knows nothing of: neither their steps nor their operators."""
-    steps = load()
-    found: list[LeftOut] = []
-    for out in groups:
-        used = [point for point in points if point.card.name not in out]
-        whole = foretold([step for step in steps if step.card in out], fit(used, rounds=5, say=lambda _: None))
-        pairs = [(step, found.step_s) for step, found in whole]
-        print(time.strftime("%H:%M:%S"), end=" ", flush=True)
-        summary(pairs, f"without {', '.join(sorted(out))}")
-        found += [LeftOut(*step[:-1], one.step_s, nearness, one.limit == "host") for step, one in whole]
-    return found
+    used = [point for point in points if point.card.name not in out]
+    return _predictions([step for step in load() if step.card in out], used, nearness, out)
 
 
-def leave_models_out(points: list[Measured], folds: int) -> list[LeftOut]:
-    """Predictions of an H200's steps by fits that know nothing of their models, on any card."""
-    steps = [step for step in load() if step.table.startswith("H200")]
-    families = sorted({family(step.workload) for step in steps})
-    found: list[LeftOut] = []
-    for fold in range(folds):
-        out = set(families[fold::folds])
-        used = [point for point in points if not point.workload or family(point.workload) not in out]
-        whole = foretold(
-            [step for step in steps if family(step.workload) in out], fit(used, rounds=6, say=lambda _: None)
-        )
-        summary([(step, one.step_s) for step, one in whole], f"without {', '.join(sorted(out))}")
-        found += [LeftOut(*step[:-1], one.step_s, "model", one.limit == "host") for step, one in whole]
-    return found
+def without_models(points: list[Measured], out: set[str]) -> list[LeftOut]:
+    """Predictions of an H200's steps by a fit that knows nothing of their models, on any card."""
+    steps = [step for step in load() if step.table.startswith("H200") and family(step.workload) in out]
+    used = [point for point in points if not point.workload or family(point.workload) not in out]
+    return _predictions(steps, used, "model", out)
 
 
-def groups_of(points: list[Measured], folds: int) -> tuple[list[set[str]], list[set[str]]]:
-    """Cards that have steps, in so many groups, and by architecture."""
-    known = {step.card: card_named(step.card) for step in load()}
-    cards = {card.name: card.architecture for card in known.values()}
-    names = sorted(cards)
-    whole = {point.card.name: point.card.architecture for point in points} | cards
-    by_architecture = [{name for name, its in whole.items() if its == each} for each in sorted(set(cards.values()))]
-    return [set(names[fold::folds]) for fold in range(folds)], by_architecture
+def _predictions(steps: list[Step], used: list[Measured], nearness: str, out: set[str]) -> list[LeftOut]:
+    whole = foretold(steps, fit(used, rounds=ROUNDS, say=lambda _: None))
+    print(time.strftime("%H:%M:%S"), end=" ", flush=True)
+    summary([(step, one.step_s) for step, one in whole], f"{nearness}: without {', '.join(sorted(out))}")
+    return [LeftOut(*step[:-1], one.step_s, nearness, one.limit == "host") for step, one in whole]
+
+
+def leave_out(points: list[Measured], folds: int, jobs: int) -> list[LeftOut]:
+    """Predictions of all that is left out: cards in groups, two groups of cards at a time (for the order of two), architectures,
+    models.
+    """
+    architectures = {name: card.architecture for name, card in ((s.card, card_named(s.card)) for s in load())}
+    names = sorted(architectures)
+    cards = [set(names[fold::folds]) for fold in range(folds)]
+    whole = {point.card.name: point.card.architecture for point in points} | architectures
+    families = sorted({family(step.workload) for step in load() if step.table.startswith("H200")})
+    asked: list[tuple[Callable[..., list[LeftOut]], tuple[Any, ...]]] = [
+        *((without_cards, (points, out, "card")) for out in cards),
+        *((without_cards, (points, one | other, "pair")) for one, other in itertools.combinations(cards, 2)),
+        *(
+            (without_cards, (points, {name for name, its in whole.items() if its == each}, "architecture"))
+            for each in sorted(set(architectures.values()))
+        ),
+        *((without_models, (points, set(families[fold::folds]))) for fold in range(folds)),
+    ]
+    with ProcessPoolExecutor(jobs) as pool:
+        return [row._replace(fit=number) for number, rows in enumerate(pool.map(_call, asked)) for row in rows]
+
+
+def _call(asked: tuple[Callable[..., list[LeftOut]], tuple[Any, ...]]) -> list[LeftOut]:
+    return asked[0](*asked[1])
 
 
 def main() -> None:
@@ -208,6 +220,7 @@ def main() -> None:
         "--steps", nargs="*", default=STEPS, help="tables of kept steps that count (default: %(default)s)"
     )
     parser.add_argument("--folds", type=int, help="instead, leave every card out once, in so many groups, and report")
+    parser.add_argument("--jobs", type=int, default=1, help="fits at a time, with --folds")
     parser.add_argument("--leave-out", nargs="*", help="cards that are kept out of the fit and reported apart")
     parser.add_argument("--most", type=int, default=120, help="points of each kind on each card (default 120)")
     parser.add_argument(
@@ -223,10 +236,7 @@ def main() -> None:
     few = FEW if arguments.folds else 1
     points += [*map(measured_step, steps), *[*measured_ops()][::few], *profiled_steps(steps), *host_times(steps)]
     if arguments.folds:
-        groups, architectures = groups_of(points, arguments.folds)
-        found = leave_out_in_turn(points, groups, "card")
-        found += leave_out_in_turn(points, architectures, "architecture")
-        found += leave_models_out(points, arguments.folds)
+        found = leave_out(points, arguments.folds, arguments.jobs)
         LEFT_OUT.write_text("".join(json.dumps(row) + "\n" for row in found))
         return
     left = set(arguments.leave_out or ())

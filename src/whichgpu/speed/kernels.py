@@ -100,8 +100,7 @@ def sustained_flops(rates: Rates, pipe: str, constants: Constants) -> float:
     elif group == "fp32" and rates.lanes > _MANY_LANES:
         share *= exp(constants.get("peak.lanes", -0.15))
     if group != "fp32":
-        rate = peak / (2 * rates.multiprocessors * rates.clock_hz * _TENSOR_RATES[group])
-        share *= rate ** -constants.get("peak.rate", 0.3)
+        share *= _tensor_rate(group, peak, rates) ** -constants.get("peak.rate", 0.3)
     per_watt = exp(
         constants.get("power.fp32", 24.8) + constants.get("power.year", 0.1) * (rates.year - 2018)
         + (0.0 if group == "fp32" else constants.get(f"power.{group}", 1.3))
@@ -109,6 +108,11 @@ def sustained_flops(rates: Rates, pipe: str, constants: Constants) -> float:
     allowed = per_watt * rates.watts
     reached = peak * share
     return float((reached**-_CAP + allowed**-_CAP) ** (-1 / _CAP))
+
+
+def _tensor_rate(group: str, peak: float, rates: Rates) -> float:
+    """Multiply-adds that a multiprocessor's tensor cores begin in a clock, 1 for those of Turing where nothing is halved."""
+    return peak / (2 * rates.multiprocessors * rates.clock_hz * _TENSOR_RATES[group])
 
 
 def _group(pipe: str, rates: Rates) -> str:
@@ -153,6 +157,8 @@ def _arithmetic(kind: str, pipe: str, rates: Rates, constants: Constants) -> tup
         rate *= exp(constants.get(f"product.{kind}", 0.0))
     if group != "fp32":  # which all constants are about, and these about their differences
         rate *= exp(constants.get(f"product.{kind}.{group}", 0.0))
+        if kind.startswith(("convolution", "grouped")):  # which feed them less, so that faster ones help them less
+            rate *= _tensor_rate(group, rates.flops[pipe], rates) ** -constants.get("peak.rate.convolution", 0.2)
         start *= exp(constants.get(f"start.{group}", 0.0))
         depth += constants.get(f"shape.depth.{group}", 0.0)
         small += constants.get(f"shape.small.{group}", 0.0)
