@@ -36,6 +36,7 @@ _FOREACH_LISTS = {
 }
 _TAPS_TO_BEGIN = 5  # of a depthwise kernel, that an element's beginning and end take as long as
 _CHANNELS = {"tf32": 4, "fp16": 8, "bf16": 8}  # that tensor cores take at a time: 16 bytes; fewer are filled up
+_QUICK_DEPTHWISE = 5
 _ATTENTION_ROWS = 64  # that an attention kernel takes at a time; sequences are filled up to a multiple
 _ATTENTION = ("flash", "efficient", "cudnn", "fused", "math")
 
@@ -186,18 +187,25 @@ def _convolving(kind: str, passing: _Passing, op: Op, image: Tensor, weight: Ten
     else:
         product = Product(groups, each_out, each_in * kernel, batch * out_size)
     if groups > 1 and each_in == 1:
-        return _depthwise(form, passing, image, flops, bytes_)
+        return _depthwise(form, passing, image, weight, flops, bytes_)
     if groups > 1:
         return Cost(form.replace("convolution", "grouped"), pipe, flops, bytes_, 1, product)
     kind = form + _shape(kernel, len(image.shape) - 2, op)
     return Cost(kind + ("_last" if _layout(image) or _layout(weight) else ""), pipe, flops, bytes_, 1, product)
 
 
-def _depthwise(form: str, passing: _Passing, image: Tensor, flops: float, bytes_: int) -> Cost:
-    """A convolution of each channel by itself: no product; a thread takes an element and goes over the kernel."""
-    kind = form.replace("convolution", "depthwise") + ("_last" if _layout(image) else "")
-    if _layout(image) and image.dtype == "float32":  # cuDNN's, which has others for halves
-        kind += "_float"
+def _depthwise(form: str, passing: _Passing, image: Tensor, weight: Tensor, flops: float, bytes_: int) -> Cost:
+    """A convolution of each channel by itself: no product; a thread takes an element and goes over the kernel.
+
+    With channels last cuDNN computes them all, else PyTorch itself but for halves with a kernel of up to 5 x 5 (`use_cudnn_depthwise`
+    in ATen/native/Convolution.cpp). cuDNN has quick kernels up to that size, of each precision, and a general one.
+    """
+    kind = form.replace("convolution", "depthwise")
+    large = max(weight.shape[2:], default=1) > _QUICK_DEPTHWISE
+    if _layout(image):
+        kind += "_last" + ("_float" if image.dtype == "float32" else "") + ("_large" if large else "")
+    elif image.dtype == "float16" and not large and len(weight.shape) == 4:
+        kind += "_half"
     elements = passing.batch * passing.out_size * passing.out_channels
     if form == "convolution_input":
         elements = passing.batch * passing.in_size * passing.in_channels

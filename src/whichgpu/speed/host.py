@@ -1,4 +1,5 @@
-"""What the host takes for a step: Python, the dispatcher, autograd and the driver, operator by operator, and what it does itself.
+"""What the host takes for a step: Python, the dispatcher, autograd and the driver, operator by operator and module by module, and
+what it does itself.
 
 Microseconds by kind of launch are constants, those of the machine that was measured (speed 1); `host_speed` of `step_time` scales
 them. The optimizer's operators on lists of tensors cost for each tensor too. Data that the step makes on the host takes time for
@@ -17,13 +18,20 @@ from typing import NamedTuple
 from whichgpu.speed.asked import tensor_bytes
 from whichgpu.trace import Op, Trace
 
+PASSES = ("forward", "backward")
+# what PyTorch, cuBLAS or cuDNN do much or little for before they launch a kernel -> beginnings of operators' names
+_SORTS = (
+    ("copy", ("_to_copy", "copy_", "clone", "convert_element_type")),
+    ("product", ("mm", "addmm", "bmm", "baddbmm")),
+    ("convolution", ("convolution",)),
+    ("norm", ("native_", "cudnn_batch_norm", "_fused_rms_norm")),
+    ("attention", ("_scaled_dot_product",)),
+)
 KINDS = (
-    "forward", "forward_copy", "forward_kernel", "backward", "backward_copy", "backward_kernel", "optimizer", "other",
-    "many", "tensor", "cell", "wait", "made", "made_elements", "random_elements", "uploaded_bytes",
+    *PASSES, *(f"{phase}_{sort}" for phase in PASSES for sort, _ in _SORTS), "module", "optimizer", "other", "many", "tensor",
+    "cell", "wait", "made", "made_elements", "random_elements", "uploaded_bytes",
 )  # fmt: skip
 _COPIES = frozenset({"_to_copy", "copy_", "clone", "convert_element_type"})
-# one call, little around it
-_KERNELS = ("mm", "addmm", "bmm", "baddbmm", "convolution", "native_", "_scaled_dot_product")
 # the sizes of their results are values that the host has to read
 _WAITING = frozenset({"nonzero", "masked_select", "_unique", "_unique2", "unique_consecutive", "unique_dim", "nms"})
 _MASKED = frozenset({"index", "index_put", "index_put_", "_index_put_impl_"})
@@ -109,13 +117,21 @@ def add_work(found: dict[str, float], work: Iterable[Work]) -> None:
             found["wait"] += entry.times
 
 
+def modules(ops: Iterable[tuple[int, Op]]) -> list[int]:
+    """Operators by index, each the first of its module in the forward pass: as many modules as Python calls."""
+    first: dict[int, int] = {}
+    for index, op in ops:
+        if op.phase == "forward" and op.module >= 0:
+            first.setdefault(op.module, index)
+    return list(first.values())
+
+
 def _kind(op: Op) -> str:
-    if op.phase not in ("forward", "backward"):
+    if op.phase not in PASSES:
         return op.phase if op.phase in KINDS else "other"
     base = op.name.split(".")[1] if "." in op.name else op.name
-    if base in _COPIES:
-        return f"{op.phase}_copy"
-    return f"{op.phase}_kernel" if base.startswith(_KERNELS) else op.phase
+    sort = next((sort for sort, starts in _SORTS if base.startswith(starts) and base != "native_dropout_backward"), "")
+    return f"{op.phase}_{sort}" if sort else op.phase
 
 
 def _cells(op: Op) -> int:

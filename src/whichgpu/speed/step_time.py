@@ -18,7 +18,7 @@ import numpy as np
 
 from whichgpu.speed.asked import Cost
 from whichgpu.speed.costs import costs
-from whichgpu.speed.host import KINDS, Work, add_work, cuts, host_seconds, launches, work_of
+from whichgpu.speed.host import KINDS, Work, add_work, cuts, host_seconds, launches, modules, work_of
 from whichgpu.speed.kernels import Columns, Constants, all_seconds, columns_of, join, limited_by_compute
 from whichgpu.speed.rates import Rates
 from whichgpu.trace import Op, Trace
@@ -101,13 +101,15 @@ def demand(
     pairs = alike or [(index, 1) for index, _ in ops]
     at = op_at or trace.ops.__getitem__
     tf32 = bool(trace.facts.get("tf32_matmul"))
-    return _demand(pairs, at, cuts(ops, own), own if work is None else work, tf32_matmul=tf32)
+    return _demand(pairs, at, cuts(ops, own), own if work is None else work, modules(ops), tf32_matmul=tf32)
 
 
 def demand_of(ops: Sequence[Op], *, tf32_matmul: bool = False) -> Demand:
     """What operators ask for, one after the other."""
     pairs = [(index, 1) for index in range(len(ops))]
-    return _demand(pairs, ops.__getitem__, cuts(enumerate(ops), ()), (), tf32_matmul=tf32_matmul)
+    return _demand(
+        pairs, ops.__getitem__, cuts(enumerate(ops), ()), (), modules(enumerate(ops)), tf32_matmul=tf32_matmul
+    )
 
 
 def _last(trace: Trace) -> list[tuple[int, Op]]:
@@ -120,6 +122,7 @@ def _demand(
     at: Callable[[int], Op],
     places: Sequence[int],
     work: Sequence[Work],
+    called: Sequence[int],
     *,
     tf32_matmul: bool,
 ) -> Demand:
@@ -133,6 +136,8 @@ def _demand(
             asked[part][cost] = asked[part].get(cost, 0) + times
         for kind, number in launches([op]).items():
             launched[part][kind] += times * number
+    for index in called:
+        launched[bisect_right(places, index) % count]["module"] += 1
     for entry in work:
         # before a wait at the same place
         add_work(launched[bisect_left(places, entry.place) % count], [entry])
