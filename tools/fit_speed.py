@@ -14,7 +14,7 @@ import argparse
 import itertools
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -108,8 +108,8 @@ STEP_WEIGHT = 2.0  # of a whole step among operators
 # Half the width of the 80 % interval, in logarithms, until tools/compare_steps.py --write reads it off what was left out
 SPREAD = {"card": 0.2, "architecture": 0.2, "none": 0.3, "host": 0.3}
 SHARE_WEIGHT = 6.0  # of a class of operators inside a step, times its share of it
-ROUNDS = 5  # of each fit without some
-FEW = 3  # of an H200's operators one of so many, where many fits are made
+ROUNDS = 4  # of each fit without some
+FEW = 4  # of an H200's operators one of so many, where many fits are made
 # beginnings of the names of constants whose value is not known before -> value, how sure we are of it
 RULES: tuple[tuple[str, tuple[float, float]], ...] = (
     ("factor.", (0.0, FACTOR)),
@@ -219,6 +219,19 @@ def _call(asked: tuple[Callable[..., list[LeftOut]], tuple[Any, ...]]) -> list[L
     return asked[0](*asked[1])
 
 
+def read_points(folder: Path, most: int, *, few: bool, tables: Sequence[str] = STEPS) -> list[Measured]:
+    """All that constants are fitted to; `few` takes one of `FEW` of the H200's operators."""
+    steps = [step for step in load() if step.table in tables and is_steady(step)]
+    return [
+        *neusight_kernels(folder, most),
+        *neusight_convolutions(folder, 3 * most),
+        *map(measured_step, steps),
+        *[*measured_ops()][:: FEW if few else 1],
+        *profiled_steps(steps),
+        *host_times(steps),
+    ]
+
+
 def main() -> None:
     """Fits, reports and writes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -234,14 +247,7 @@ def main() -> None:
         "--out", type=Path, help=f"where the constants go; default {OUT.name}, nowhere with --leave-out"
     )
     arguments = parser.parse_args()
-    points = [
-        *neusight_kernels(arguments.data, arguments.most),
-        *neusight_convolutions(arguments.data, 3 * arguments.most),
-    ]
-    steps = [step for step in load() if step.table in arguments.steps]
-    steps = [step for step in steps if is_steady(step)]
-    few = FEW if arguments.folds else 1
-    points += [*map(measured_step, steps), *[*measured_ops()][::few], *profiled_steps(steps), *host_times(steps)]
+    points = read_points(arguments.data, arguments.most, few=bool(arguments.folds), tables=arguments.steps)
     if arguments.folds:
         found = leave_out(points, arguments.folds, arguments.jobs)
         LEFT_OUT.write_text("".join(json.dumps(row) + "\n" for row in found))

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from rich.console import Console
+from rich.text import Text
 
 from whichgpu.host_speed import HostSpeed
-from whichgpu.render.common import add_column, dense_table, print_notes, print_title, print_whole
+from whichgpu.render.common import add_column, dense_table, print_notes, print_whole
 
 _BUSY = 0.75  # share of the processors that others take, from which it is said
 
 
 def print_host_speed(found: HostSpeed, console: Console) -> None:
     """Print this host's speed and what it was compared with."""
-    print_title(
-        f"This host launches operators {found.host_speed:g} times as fast as the reference", "measured", console
-    )
+    title = f"This host launches operators {found.host_speed:g} times as fast as the reference"
+    console.print(Text.assemble((title, "bold"), ": measured, without a GPU"))
     console.print()
     table = dense_table()
     table.add_column("Microseconds of the small step")
