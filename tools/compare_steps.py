@@ -471,7 +471,8 @@ def _by_the_baseline(one: Entry, cards: dict[str, Entry], unit: Entry) -> str:
     if _alike(one.card, unit.card):
         published, seen = _ratios(one, unit)
         return (
-            f"same processor, clock and bandwidth as the baseline, yet {published:.2f} of it: no data sheet tells the two apart"
+            f"same processor, clock and bandwidth as the baseline ({card_named(one.card).watts:.0f} and "
+            f"{card_named(unit.card).watts:.0f} W), yet {published:.2f} of it"
             if abs(seen - 1) < abs(published - 1)
             else ""
         )
