@@ -1,6 +1,6 @@
 """Asks cuDNN which workspace it would take for many convolutions, without running any.
 
-    python tools/query_cudnn.py --out OUT [--ask top|most|dense] [--budget-s 100] [--workers 12]
+    python tools/query_cudnn.py --out OUT [--ask top|most|dense|chain|full] [--budget-s 100] [--workers 12]
                                 [--shapes FILE [--batches 16] [--seed 5]] [--deviceless [--library DIR]]
 
 PyTorch takes the first engine that cuDNN's heuristics name (aten/src/ATen/native/cudnn/Conv_v8.cpp), so its workspace
@@ -16,6 +16,9 @@ direction (forward, data, filter) `bytes` of workspace and `engine` by batch siz
 
 `--ask most` writes OUT/most.jsonl.gz instead: `most` for each direction by batch size, nothing else. `--ask dense` writes
 OUT/dense.jsonl.gz: `bytes` by many more batch sizes, for the convolutions of networks and training steps only.
+`--ask full` writes OUT/full.jsonl.gz, the same by all of these batch sizes for the convolutions of networks alone.
+`--ask chain` writes OUT/chain.jsonl.gz: `bytes` are lists, of the workspace that PyTorch takes first, then of each that it
+falls back on where there was no room for the one before.
 `--shapes` takes the convolutions from a file like workspace_grid/model_convs.json instead of those.
 """
 
@@ -47,7 +50,7 @@ DENSE = (*range(1, 17), *(step * unit for unit in (2, 4, 8, 16, 32, 64, 128, 256
 DENSE_SHARE = 0.7  # of the share below
 FILE_BATCHES = 16  # of a share of 1, with --shapes
 SCALES = (0.25, 0.4, 0.5, 0.57, 0.6, 0.71, 0.75, 0.8, 0.86, 0.9, 1.14, 1.29, 1.43, 1.6, 1.71, 2.0, 2.29, 2.86)
-VARIANTS = {"most": 3, "dense": 6}  # images of other sizes, for each convolution of a network
+VARIANTS = {"most": 3, "dense": 6, "chain": 1}  # images of other sizes, for each convolution of a network
 SHARE = {  # of the batch sizes asked about
     ("tf32", "contiguous"): 1.0, ("bf16", "contiguous"): 0.7, ("bf16", "channels_last"): 0.7,
     ("fp16", "contiguous"): 0.5, ("fp16", "channels_last"): 0.4, ("tf32", "channels_last"): 0.25,
@@ -271,8 +274,19 @@ def tasks(only: int, ask: str, shapes: Path | None = None, batches: int = FILE_B
         return tasks_of(shapes, batches, draw)[: only or None]
     listed: list[Task] = []
     models = [conv for conv, _ in model_shapes()]
+    if ask == "full":
+        listed = [
+            (replace(conv, dtype=one, layout=other), list(DENSE), False) for conv in models for one, other in KINDS
+        ]
+        draw.shuffle(listed)
+        return [task for task in listed if _usable(task[0])][: only or None]
     for dtype, layout in KINDS:
-        share = {"top": SHARE[dtype, layout], "most": MOST_SHARE, "dense": DENSE_SHARE * SHARE[dtype, layout]}[ask]
+        share = {
+            "top": SHARE[dtype, layout],
+            "most": MOST_SHARE,
+            "chain": MOST_SHARE,
+            "dense": DENSE_SHARE * SHARE[dtype, layout],
+        }[ask]
         for conv in (*step_shapes(), *models):
             batches = [size for size in (DENSE if ask == "dense" else BATCHES) if draw.random() < share]
             most = ask == "top" and (dtype, layout) in MOST
@@ -284,7 +298,7 @@ def tasks(only: int, ask: str, shapes: Path | None = None, batches: int = FILE_B
     if ask == "dense":
         listed = [one for one in listed if len(one[1]) > 1]
     if ask != "top":
-        listed += [(conv, [conv.batch], False) for conv in variants(models, VARIANTS[ask])]
+        listed += [(conv, [conv.batch], False) for conv in variants(models, VARIANTS[ask], seed)]
     draw.shuffle(listed)
     return [one for one in listed if _usable(one[0])][: only or None]
 
@@ -300,9 +314,9 @@ def tasks_of(shapes: Path, batches: int, draw: random.Random) -> list[Task]:
     return [one for one in listed if _usable(one[0])]
 
 
-def variants(models: list[Conv], count: int) -> Iterator[Conv]:
+def variants(models: list[Conv], count: int, seed: int) -> Iterator[Conv]:
     """Convolutions of networks on images of other sizes, with a batch size for each."""
-    draw = random.Random(20 + count)
+    draw = random.Random(15 + seed + count)
     for conv in models:
         for dtype, layout in KINDS:
             for scale in draw.sample(SCALES, count):
@@ -353,7 +367,19 @@ def answer_dense(task: Task) -> str:
     return json.dumps(row, separators=(",", ":"))
 
 
-ANSWERS = {"top": ("heuristics", answer), "most": ("most", answer_most), "dense": ("dense", answer_dense)}
+def answer_chain(task: Task) -> str:
+    """One line of the file of --ask chain."""
+    conv = task[0]
+    _, row = _described(conv, task[1])
+    for operation in _operations(conv):
+        row["bytes"].append([_chain(operation, replace(conv, batch=size)) for size in row["n"]])
+    return json.dumps(row, separators=(",", ":"))
+
+
+ANSWERS = {
+    "top": ("heuristics", answer), "most": ("most", answer_most), "dense": ("dense", answer_dense),
+    "chain": ("chain", answer_chain), "full": ("full", answer_dense),
+}  # fmt: skip
 
 
 def _operations(conv: Conv) -> tuple[int, int, int]:
@@ -385,6 +411,19 @@ def _most(operation: int, conv: Conv) -> int | None:
         return max((size for _, size in _CUDNN[0].offered(operation, conv, False, ALL)), default=None)
     except CudnnError:
         return None
+
+
+def _chain(operation: int, conv: Conv) -> list[int] | None:
+    """The workspaces of the engines that PyTorch would end up with as ever less memory is there, falling."""
+    try:
+        found = _CUDNN[0].offered(operation, conv, False, ALL)
+    except CudnnError:
+        return None
+    chain: list[int] = []
+    for _, size in found:
+        if not chain or size < chain[-1]:
+            chain.append(size)
+    return chain
 
 
 _CUDNN: list[Cudnn] = []
@@ -440,7 +479,7 @@ def main() -> None:
     parser.add_argument("--only", type=int, default=0, help="so many tasks")
     parser.add_argument("--shapes", type=Path, help="convolutions to ask about instead")
     parser.add_argument("--batches", type=int, default=FILE_BATCHES, help="batch sizes of each, with --shapes")
-    parser.add_argument("--seed", type=int, default=5, help="which batch sizes, with --shapes")
+    parser.add_argument("--seed", type=int, default=5, help="which batch sizes and images")
     parser.add_argument("--deviceless", action="store_true")
     parser.add_argument("--library", default="libcudnn.so.9", help="cuDNN, by default the one that PyTorch loads")
     options = parser.parse_args()

@@ -1,4 +1,5 @@
-"""Run the commands that README.md shows and put their real output there: `python tools/refresh_readme.py`.
+"""Run the commands that README.md shows and put their real output there, and into the same blocks of README.zh-CN.md:
+`python tools/refresh_readme.py`. Each command is run once.
 
 Long rankings are cut: the first block of cards, the head of the first tier and the last line stay.
 """
@@ -10,13 +11,16 @@ import re
 import shlex
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
-README = Path(__file__).parents[1] / "README.md"
+ROOT = Path(__file__).parents[1]
+PAGES = (ROOT / "README.md", ROOT / "README.zh-CN.md")
 CARDS = 12  # lines of the first tier that stay
 CUT = "[...]"
 
 
+@cache
 def output(command: str) -> str:
     """What a `whichgpu ...` command prints, 100 columns wide."""
     arguments = [sys.executable, "-m", *shlex.split(command)]
@@ -46,4 +50,5 @@ def refreshed(page: str) -> str:
 
 
 if __name__ == "__main__":
-    README.write_text(refreshed(README.read_text(encoding="utf-8")), encoding="utf-8")
+    for one in PAGES:
+        one.write_text(refreshed(one.read_text(encoding="utf-8")), encoding="utf-8")

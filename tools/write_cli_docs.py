@@ -6,6 +6,7 @@ A test compares the file with what this would write, so the page cannot be stale
 from __future__ import annotations
 
 import types
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -24,17 +25,32 @@ from whichgpu.accuracy import (
 )
 from whichgpu.advice import Breakdown, FitReport, FitRow, Price, RankReport, RankRow, TraceInfo
 from whichgpu.bench_report import BenchReport, BenchRow, Speed
-from whichgpu.catalogue import Gpu, SecondSource
+from whichgpu.catalogue import Gpu, Offer, SecondSource
+from whichgpu.charts.records import (
+    BatchChart,
+    BatchPoint,
+    BatchSeries,
+    RelativeBar,
+    RelativeChart,
+    RelativeRow,
+    ValueChart,
+    ValuePoint,
+)
 from whichgpu.cli import app
 from whichgpu.comparison import ComparedCell, ComparedRow, Comparison
+from whichgpu.currency import Rate
 from whichgpu.explanation import ExplainReport, Holder, Others, Span
+from whichgpu.free_machines import FreeMachine
 from whichgpu.host_speed import HostSpeed, Probe
+from whichgpu.price_list import PriceList, PriceRow
+from whichgpu.refresh import Change, Update
 from whichgpu.remedies import LeftOut, Remedy
 from whichgpu.results import Environment, Measurement
 from whichgpu.runs import Run
 from whichgpu.speed.record import PredictedSpeed
 from whichgpu.speed_accuracy import SpeedAccuracy, SpeedBar, SpeedErrors
 from whichgpu.tables import Cell, Table, TableCard, TableRow, TierRow, TierTable
+from whichgpu.time_explanation import OpGroup, OtherGroups, StepTimes
 from whichgpu.zoo_list import ZooEntry
 
 PAGE = Path(__file__).parents[1] / "docs" / "cli.md"
@@ -42,8 +58,8 @@ PAGE = Path(__file__).parents[1] / "docs" / "cli.md"
 HEAD = """\
 # The command line
 
-Written by `tools/write_cli_docs.py` from the command itself; edit the help texts in `src/whichgpu/cli.py`
-and `src/whichgpu/cli_results.py`.
+Written by `tools/write_cli_docs.py` from the command itself; edit the help texts in `src/whichgpu/cli.py`,
+`src/whichgpu/cli_chart.py`, `src/whichgpu/cli_results.py` and `src/whichgpu/cli_update.py`.
 
 Every command answers on standard output; progress and errors go to standard error. The exit code is 0 when
 the question was answered (also when nothing fits), 2 for a mistake in the question or an error, of which one
@@ -52,6 +68,7 @@ line says what to do, and 130 after Ctrl-C.
 | variable | meaning |
 |---|---|
 | `WHICHGPU_CACHE` | folder of the kept traces; default: the user's cache folder (`~/.cache/whichgpu`) |
+| `WHICHGPU_CATALOGUE` | folder of your own cards, prices and free machines over the shipped ones, as `--catalogue` |
 | `WHICHGPU_RESULTS` | file of the measurements; default: `results.sqlite` in the user's data folder (`~/.local/share/whichgpu`) |
 | `NO_COLOR` | set: no colours |
 | `COLUMNS` | width of tables in a pipe; without it, 80 |
@@ -220,6 +237,93 @@ MEANINGS: dict[tuple[str, str], str] = {
     ("ExplainReport", "left_out"): "what could not be tried",
     ("ExplainReport", "snapshot"): "the file that `--snapshot` wrote",
     ("ExplainReport", "notes"): "caveats",
+    (
+        "ExplainReport",
+        "time",
+    ): "where the time of a step on the card goes; `null` without a card, or where it is unknown",
+    ("ExplainReport", "time_missing"): "why it is unknown on the card; empty where it is not",
+    ("ExplainReport", "roofline"): "the file that `--roofline` drew",
+    ("StepTimes", "gpu"): "the card's name",
+    ("StepTimes", "batch_size"): "of the step",
+    ("StepTimes", "speed"): "predicted, with its interval",
+    ("StepTimes", "known"): "measured or published for this workload, card and batch size",
+    ("StepTimes", "step_s"): "what `gpu_s` and `waiting_s` add up to; `speed` has it rounded",
+    ("StepTimes", "gpu_s"): "all kernels: what `groups` and `others` add up to",
+    ("StepTimes", "compute_s"): "of which arithmetic limits",
+    ("StepTimes", "memory_s"): "of which memory bandwidth limits",
+    ("StepTimes", "waiting_s"): "in which the GPU waits for the host",
+    ("StepTimes", "host_s"): "what the host takes for all launches, most of it while the GPU works",
+    ("StepTimes", "groups"): "the ten most expensive, the largest first",
+    ("StepTimes", "others"): "the rest",
+    ("StepTimes", "flops"): "of the step, where they are counted: products, convolutions and attention",
+    ("StepTimes", "bytes"): "that must cross the memory bus",
+    ("StepTimes", "peak_bytes_per_s"): "of the card's data sheet",
+    ("StepTimes", "peak_flops_per_s"): "of the card's data sheet, by the kinds of arithmetic that the step uses",
+    ("StepTimes", "note"): "arithmetic that the card does not have and computes otherwise",
+    ("OpGroup", "op"): "its name",
+    ("OpGroup", "phase"): "phase of the step",
+    ("OpGroup", "module"): "path of the module, with `*` for the numbers of repeated layers; `null` outside of modules",
+    ("OpGroup", "modules"): "how many modules that path stands for",
+    ("OpGroup", "source"): "`file.py:12`: the innermost line that belongs neither to PyTorch nor to whichgpu",
+    ("OpGroup", "calls"): "how often it runs in a step",
+    ("OpGroup", "gpu_s"): "of all calls",
+    ("OpGroup", "share"): "of `step_s`",
+    ("OpGroup", "limit"): "what limits it; `host` only where the host limits the step",
+    ("OpGroup", "host_s"): "to launch them, which runs at the same time",
+    ("OpGroup", "flops"): "of all calls",
+    ("OpGroup", "bytes"): "that must cross the memory bus",
+    ("OpGroup", "pipe"): "arithmetic that most FLOPs are done in; empty where none are counted",
+    ("OtherGroups", "groups"): "how many more there are",
+    ("OtherGroups", "calls"): "how often they run in a step",
+    ("OtherGroups", "gpu_s"): "of all calls",
+    ("OtherGroups", "share"): "of `step_s`",
+    ("ValueChart", "chart"): "which one",
+    ("ValueChart", "workloads"): "their names in canonical spelling",
+    ("ValueChart", "price"): "`buy`, or an hour's `rent`",
+    ("ValueChart", "unit"): "of `value`",
+    ("ValueChart", "baseline"): "the card whose speed is 1; `null` for one workload",
+    ("ValueChart", "points"): "cards with a price and a speed, the most value first",
+    ("ValueChart", "source"): "where the figures come from",
+    ("ValueChart", "notes"): "what is left out",
+    ("ValuePoint", "gpu"): "the card's name",
+    ("ValuePoint", "memory_gb"): "as sold",
+    ("ValuePoint", "value"): "speed for the money",
+    ("ValuePoint", "low"): "its low end: 80 % of the time the speed is within both",
+    ("ValuePoint", "high"): "its high end",
+    ("ValuePoint", "basis"): "of the speed",
+    ("ValuePoint", "usd"): "the price, as `buy` or `rent` of `rank`",
+    ("ValuePoint", "condition"): "of the price",
+    ("ValuePoint", "date"): "of the newest offer",
+    ("ValuePoint", "current"): "whether it can be had at about this price today",
+    ("ValuePoint", "front"): "whether no card of today's prices has as much memory and more value",
+    ("RelativeChart", "chart"): "which one",
+    ("RelativeChart", "workloads"): "their names in canonical spelling",
+    ("RelativeChart", "baseline"): "the card whose speed is 1",
+    ("RelativeChart", "series"): "up to four workloads, or what many are models of",
+    ("RelativeChart", "rows"): "the cards, the fastest first",
+    ("RelativeChart", "source"): "where the figures come from",
+    ("RelativeChart", "notes"): "what is left out",
+    ("RelativeRow", "gpu"): "the card's name",
+    ("RelativeRow", "memory_gb"): "as sold",
+    ("RelativeRow", "bars"): "by series; `null` where the card does not train all of it",
+    ("RelativeBar", "value"): "its speed by the baseline's, of several workloads the geometric mean",
+    ("RelativeBar", "low"): "its low end: 80 % of the time the card's speed is within both",
+    ("RelativeBar", "high"): "its high end",
+    ("RelativeBar", "basis"): "of both speeds",
+    ("BatchChart", "chart"): "which one",
+    ("BatchChart", "workloads"): "their names in canonical spelling",
+    ("BatchChart", "unit"): "of `value`",
+    ("BatchChart", "baseline"): "the card whose batches are 1; `null` where batches are counted",
+    ("BatchChart", "series"): "the curves",
+    ("BatchChart", "source"): "where the figures come from",
+    ("BatchChart", "notes"): "what is left out",
+    ("BatchSeries", "name"): "a workload, or what many are models of",
+    ("BatchSeries", "workloads"): "those that it is the mean of",
+    ("BatchSeries", "points"): "the smallest memory first; sizes at which some workload does not fit are left out",
+    ("BatchPoint", "memory_gb"): "as sold",
+    ("BatchPoint", "cards"): "sold with so much",
+    ("BatchPoint", "value"): "the median of their largest batches that likely fit",
+    ("BatchPoint", "low"): "the median of those that fit even at the high end; 0 where one does not at all",
     ("Span", "step"): "from 0; `null` in the set-up",
     ("Span", "phase"): "`setup`, `forward`, `backward`, `optimizer`, or `other` between these",
     ("Span", "start_bytes"): "allocated when it begins",
@@ -330,6 +434,67 @@ MEANINGS: dict[tuple[str, str], str] = {
     ("Price", "newest"): "date of the newest of them",
     ("Price", "providers"): "who offered",
     ("Price", "sources"): "where the offers were read",
+    ("Price", "low_usd"): "low end of what it likely is: offers differ, and the more the older they are",
+    ("Price", "high_usd"): "high end of it",
+    ("Price", "age_days"): "days since the newest of them was read",
+    ("Price", "stale"): "too old to count on (18 months to buy, 12 to rent), or the price at launch",
+    ("Price", "least_count"): "cards in the smallest instance among the offers",
+    ("PriceList", "as_of"): "the day",
+    ("PriceList", "currency"): "in which the text shows prices; amounts here are in US dollars",
+    ("PriceList", "gpus"): "the cards, the cheapest to buy first",
+    ("PriceRow", "gpu"): "the card's name",
+    ("PriceRow", "memory_bytes"): "what the driver shows",
+    ("PriceRow", "buy"): "to buy; `null` where no price is known",
+    ("PriceRow", "rent"): "an hour on demand",
+    ("PriceRow", "spot"): "an hour of an instance that may be taken away",
+    ("Rate", "code"): "three letters",
+    ("Rate", "usd_per_unit"): "US dollars for one unit",
+    ("Rate", "date"): "of the rate; empty for one that was given",
+    ("Rate", "source"): "whose rate it is",
+    ("FreeMachine", "id"): "by which a lab's own file replaces it",
+    ("FreeMachine", "service"): "who gives it",
+    ("FreeMachine", "plan"): "under which name",
+    ("FreeMachine", "gpus"): "ids of the card; several where the source leaves its form open",
+    ("FreeMachine", "count"): "cards in the machine",
+    ("FreeMachine", "max_session_hours"): "after which a session ends; `null` where that is unpublished, as below",
+    ("FreeMachine", "weekly_hours"): "hours of use that are renewed every week",
+    ("FreeMachine", "monthly_hours"): "hours of use that are renewed every month",
+    ("FreeMachine", "total_hours"): "hours of use that are given once",
+    ("FreeMachine", "persistent_storage"): "what stays between sessions",
+    ("FreeMachine", "runs_unattended"): "whether a run goes on without somebody at the browser, until the session ends",
+    ("FreeMachine", "card_required"): "whether a card of payment must be given",
+    ("FreeMachine", "open_to_new"): "whether one can still sign up",
+    ("FreeMachine", "note"): "what else its terms say",
+    ("FreeMachine", "source"): "where they were read",
+    ("FreeMachine", "date"): "when",
+    ("FreeMachine", "confidence"): "how sure that is",
+    ("Update", "offers"): "what is written",
+    ("Update", "changes"): "prices that change or are new, the largest change first",
+    ("Update", "unchanged"): "how many prices are the same",
+    ("Update", "missing"): "providers that could not be reached",
+    ("Update", "unknown"): "listings of cards that the catalogue does not know, by name",
+    ("Update", "unlikely"): "prices that were left out as hardly in the right unit",
+    ("Update", "file"): "where it is written",
+    ("Update", "written"): "whether it was",
+    ("Change", "provider"): "who",
+    ("Change", "gpus"): "for which card; several where the form is open",
+    ("Change", "kind"): "on demand or spot",
+    ("Change", "before_usd"): "median of the offers of the newest day at hand; `null` where none is",
+    ("Change", "before_date"): "that day",
+    ("Change", "after_usd"): "median of the new offers",
+    ("Change", "after_date"): "their day",
+    ("Offer", "gpus"): "ids of the card; several where the form is open",
+    ("Offer", "kind"): "new, used, on demand or spot",
+    ("Offer", "provider"): "who offers it",
+    ("Offer", "usd"): "for one card, for an hour where it is rented; text, so that it stays decimal",
+    ("Offer", "count"): "cards in the instance that was priced",
+    ("Offer", "instance"): "the provider's name of it",
+    ("Offer", "region"): "where it is",
+    ("Offer", "date"): "when the price was read",
+    ("Offer", "source"): "where",
+    ("Offer", "minimum"): "whether it is the lowest of many listings",
+    ("Offer", "unusual"): "whether it is far from other prices and right all the same",
+    ("Offer", "note"): "what else is known",
     ("Table", "table"): "which table it is",
     ("Table", "basis"): "where the figures come from",
     ("Table", "source"): "the same in words, with its date",
@@ -569,7 +734,7 @@ WHERE = {
     FitReport: "`whichgpu fit`",
     FitRow: "each of `gpus` of `fit`",
     Breakdown: "`breakdown`",
-    PredictedSpeed: "`speed`, `best_speed` and each of `known_speeds` of `fit`, and each of `speed` and `best_speed` of `rank`",
+    PredictedSpeed: "`speed`, `best_speed` and each of `known_speeds` of `fit`, each of `speed` and `best_speed` of `rank`, and `speed` and `known` of `time` of `explain`",
     Run: "`run` of `fit`, and each of `run` of `rank`",
     TraceInfo: "`trace`, and each of `traces`",
     ExplainReport: "`whichgpu explain`",
@@ -578,9 +743,20 @@ WHERE = {
     Others: "`others` of `explain`",
     Remedy: "each of `remedies` of `explain`",
     LeftOut: "each of `left_out` of `explain`",
+    StepTimes: "`time` of `explain`",
+    OpGroup: "each of `groups` of these times",
+    OtherGroups: "`others` of these times",
     RankReport: "`whichgpu rank`",
     RankRow: "each of `gpus` of `rank`",
-    Price: "`buy` and `rent`",
+    Price: "`buy` and `rent`, and `spot` of `prices`",
+    ValueChart: "`whichgpu chart value`",
+    ValuePoint: "each of `points` of it",
+    RelativeChart: "`whichgpu chart relative`",
+    RelativeRow: "each of `rows` of it",
+    RelativeBar: "each of `bars` of these",
+    BatchChart: "`whichgpu chart batch`",
+    BatchSeries: "each of `series` of it",
+    BatchPoint: "each of `points` of these",
     BenchReport: "`whichgpu bench`",
     BenchRow: "each of `rows` of `bench`",
     Speed: "each of `speeds`",
@@ -612,6 +788,13 @@ WHERE = {
     Gpu: "each of `whichgpu gpus`",
     SecondSource: "`second_source`",
     ZooEntry: "each of `whichgpu zoo`",
+    PriceList: "`whichgpu prices`",
+    PriceRow: "each of `gpus` of `prices`",
+    Rate: "`currency` of `prices`",
+    FreeMachine: "each of `whichgpu free`",
+    Update: "`whichgpu update`",
+    Change: "each of `changes` of `update`",
+    Offer: "each of `offers` of `update`",
 }
 
 
@@ -648,7 +831,14 @@ def _kind(kind: Any) -> str:
         return f"list of {_kind(inner[0])}"
     if origin is dict:
         return f"object of {_kind(inner[1])}"
-    names = {str: "text", bool: "true or false", int: "whole number", float: "number", types.NoneType: "null"}
+    names = {
+        str: "text",
+        bool: "true or false",
+        int: "whole number",
+        float: "number",
+        Decimal: "text",
+        types.NoneType: "null",
+    }
     return names.get(kind, "object")
 
 

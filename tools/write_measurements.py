@@ -64,6 +64,14 @@ class Same(NamedTuple):
 # ---- from measurements to findings ------------------------------------------------------------------------
 
 
+MOST_ATTEMPTS = 5  # what a search should take at most
+# What has become of them: the memory that these searches recorded is a test of the search (tests/core/test_bench_search.py).
+MORE_SINCE = {
+    ("conv-seq2seq", 11): "; the search has been changed since, and with the peaks that were measured there it takes 6",
+    ("conv-seq2seq", 48): "; likewise, 9",
+}
+
+
 def findings(measurements: Sequence[Measurement]) -> list[Found]:
     """One for each workload and limit, in the order in which they were measured."""
     searches: dict[tuple[str, int], list[Measurement]] = {}
@@ -157,6 +165,12 @@ def head(measurements: Sequence[Measurement], found: Sequence[Found]) -> list[st
             f" ran out of memory; the search went on and found {one.largest}."
             for one in found
             for size in one.relapsed
+        ),
+        *(
+            f"- **More than {MOST_ATTEMPTS} attempts**, the bound that was set, were {one.attempts} for `{one.workload}` under"
+            f" {one.limit_gib} GiB{MORE_SINCE.get((one.workload, one.limit_gib), '')}."
+            for one in found
+            if one.attempts > MOST_ATTEMPTS
         ),
         f"- **Predictions** (where each search started): {len(right)} of {len(found)} were the largest batch to the sample,"
         f" {len(near)} were within 2 %; the furthest was {max((one.error for one in found), key=abs):+.1%} off.",

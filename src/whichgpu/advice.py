@@ -310,7 +310,7 @@ def tier_of(trains: int, workloads: int) -> Tier:
 
 def is_current(price: Price | None) -> bool:
     """Whether a card can be had at about this price today: it is neither an older offer's nor that of the launch."""
-    return price is not None and not price.condition.endswith("dated") and price.condition != "launch"
+    return price is not None and not price.stale
 
 
 def _rank_row(

@@ -539,6 +539,7 @@ EMPTY_CACHE = 0  # an entry of a program: segments without a live block are give
 
 
 NOTHING_OPTIONAL: Mapping[int, Collection[int]] = {}
+NOTHING_INSTEAD: Mapping[int, int] = {}
 
 
 class CheckedProgram(tuple[int, ...]):
@@ -552,6 +553,7 @@ class CheckedProgram(tuple[int, ...]):
     # Slots that are done without where there is no room although the cache has been given back, and so are from then on
     # those that each stands for.
     optional: Mapping[int, Collection[int]]
+    instead_of: Mapping[int, int]  # slots that are taken only where another one is done without, and which one that is
     compiled: compiled_replay.Entries  # all of this for `compiled_replay`
 
     def __new__(
@@ -559,6 +561,7 @@ class CheckedProgram(tuple[int, ...]):
         program: Iterable[int],
         loads: Iterable[int] = (),
         optional: Mapping[int, Collection[int]] = NOTHING_OPTIONAL,
+        instead_of: Mapping[int, int] = NOTHING_INSTEAD,
     ) -> CheckedProgram:
         """Raises ValueError for a program that no process could run, or that uses a slot again."""
         # imported where it is needed, as that takes a moment, and an answer that was kept needs no replay
@@ -567,7 +570,8 @@ class CheckedProgram(tuple[int, ...]):
         self = super().__new__(cls, program)
         self.loads = tuple(sorted(loads))
         self.optional = optional
-        self.compiled = compiled_replay.as_arrays(self, self.loads, optional)
+        self.instead_of = instead_of
+        self.compiled = compiled_replay.as_arrays(self, self.loads, optional, instead_of)
         self.slots = len(self.compiled.group_of)
         if not compiled_replay.uses_slots_once(self.compiled.program, self.slots):
             raise ValueError("the program frees a slot that is not alive, or allocates a slot twice")
@@ -634,7 +638,10 @@ def drive(allocator: CachingAllocator, program: Sequence[int], sizes: Sequence[i
     live: dict[int, Block] = {}
     skipped: set[int] = set()
     checked = program if isinstance(program, CheckedProgram) else None
-    loads, optional = (checked.loads, checked.optional) if checked is not None else ((), NOTHING_OPTIONAL)
+    loads = checked.loads if checked is not None else ()
+    optional, instead_of = (
+        (checked.optional, checked.instead_of) if checked is not None else (NOTHING_OPTIONAL, NOTHING_INSTEAD)
+    )
     for index, entry in enumerate(program):
         for _ in range(loads.count(index)):
             allocator.load()
@@ -642,7 +649,7 @@ def drive(allocator: CachingAllocator, program: Sequence[int], sizes: Sequence[i
         if entry > 0:
             if slot in live:
                 raise ValueError(f"program[{index}] allocates slot {slot}, which is alive already")
-            if slot not in skipped:
+            if slot not in skipped and (slot not in instead_of or instead_of[slot] in skipped):
                 try:
                     live[slot] = allocator.malloc(sizes[slot])
                 except OutOfMemory:
@@ -653,7 +660,7 @@ def drive(allocator: CachingAllocator, program: Sequence[int], sizes: Sequence[i
             allocator.empty_cache()
         elif slot in live:
             allocator.free(live.pop(slot))
-        elif slot not in skipped:  # one that there was no room for is not there to be freed
+        elif slot not in skipped and slot not in instead_of:  # one that was not taken is not there to be freed
             raise ValueError(f"program[{index}] frees slot {slot}, which is not alive")
         yield live
 

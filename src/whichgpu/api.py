@@ -16,13 +16,17 @@ from whichgpu import snapshot as snapshots
 from whichgpu.advice import FitReport, FitRow, RankReport, Sort, TraceInfo
 from whichgpu.arguments import TIMEOUT_S
 from whichgpu.batch_sizes import MAX_BATCH_SIZE
+from whichgpu.charts.figure import check_file
+from whichgpu.charts.roofline import draw_roofline
 from whichgpu.closeup import look_at, with_remedy
 from whichgpu.errors import InputError
 from whichgpu.explanation import ExplainReport
 from whichgpu.ordering import ordered
 from whichgpu.overheads import context_bytes
 from whichgpu.predictor import Predictor, Progress
+from whichgpu.speed.rates import rates
 from whichgpu.speed_answers import SpeedAnswers, in_fit, in_rank, lacks, speed_answers
+from whichgpu.speed_closeup import TimeLook, time_of
 from whichgpu.tables import BASELINE
 from whichgpu.torch_build import installed_torch
 from whichgpu.tracers import falling_back
@@ -161,16 +165,17 @@ def explain(
     batch_size: int | None = None,
     gpu: str | None = None,
     snapshot: str | Path | None = None,
+    roofline: str | Path | None = None,
     cache: bool = True,
     on_progress: Progress | None = None,
     timeout_s: float = TIMEOUT_S,
 ) -> ExplainReport:
-    """Where does the memory of a step go, and what would the usual remedies save?
+    """Where do the memory and the time of a step go, and what would the usual remedies save?
 
-    Each remedy is traced by itself, which takes seconds for each the first time. Without `gpu` memory has no limit, and
-    the rules are those of the H200. `snapshot` names a file for the predicted allocator events as a PyTorch memory
-    snapshot; an earlier file there is replaced. The other arguments are those of `fit`. Raises subclasses of
-    WhichGpuError.
+    Each remedy is traced by itself, which takes seconds for each the first time. Without `gpu` memory has no limit,
+    the rules are those of the H200, and nothing is said of time. `snapshot` names a file for the predicted allocator events
+    as a PyTorch memory snapshot, `roofline` one (.png or .svg) for the step's roofline on `gpu`; earlier files there are
+    replaced. The other arguments are those of `fit`. Raises subclasses of WhichGpuError.
     """
     arguments.check_name(name)
     arguments.check_batch_size(batch_size)
@@ -182,6 +187,9 @@ def explain(
     target = Path(snapshot).expanduser() if snapshot is not None else None
     if target is not None:
         snapshots.check_path(target)
+    picture = Path(roofline).expanduser() if roofline is not None else None
+    if picture is not None:
+        _check_roofline(card, picture)
     ref = workload.parse(name)
     asked_of = Predictor(
         ref, cache=cache, on_progress=on_progress, exact=True, batch_size=batch_size, room_bytes=room or 0
@@ -197,6 +205,11 @@ def explain(
         found = explanation.explained(look.model, look.trace, size, look.within_bytes)
         if target is not None:
             snapshots.write(snapshots.make(look.model.program(size), look.trace, look.within_bytes), target)
+        times = _time(predictor, card, size) if card is not None else ""
+        if picture is not None:
+            if isinstance(times, str):
+                raise InputError(f"there is no roofline to draw: {times}")
+            draw_roofline(ref.text, times, picture)
         info, notes = predictor.info(), predictor.notes()
     plans, left_out = remedies.plans(ref, look.trace, size, _no_bfloat16(card))
     outcomes = [with_remedy(plan, size, capability, room, look, cache=cache, on_progress=on_progress) for plan in plans]
@@ -221,7 +234,26 @@ def explain(
         left_out=tuple(one for one in (*left_out, *outcomes) if isinstance(one, remedies.LeftOut)),
         snapshot=str(target) if target is not None else None,
         notes=notes,
+        time=None if isinstance(times, str) else times.times,
+        time_missing=times if isinstance(times, str) else "",
+        roofline=str(picture) if picture is not None else None,
     )
+
+
+def _check_roofline(card: catalogue.Gpu | None, picture: Path) -> None:
+    """InputError where no roofline can be drawn, before anything is traced."""
+    if card is None:
+        raise InputError("a roofline is of a step on a card: name one with --gpu")
+    rates(card)
+    check_file(picture)
+
+
+def _time(predictor: Predictor, card: catalogue.Gpu, batch_size: int) -> TimeLook | str:
+    """Where the time of a step goes on a card, or why that is not known."""
+    build = installed_torch()
+    dtypes = advice.dtypes_used(predictor.facts(card.capability))
+    problems = catalogue.supports(card, build.version, build.cuda, dtypes)
+    return "; ".join(problems) if problems else time_of(predictor, card, batch_size)
 
 
 @falling_back

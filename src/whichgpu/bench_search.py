@@ -74,6 +74,10 @@ class Search:
         self._stride = 0  # how far the last move without a guess went
         self._refuted = 0  # how often a guess said wrongly that there is no more
         self._proof = 0  # the rung that was to prove that there is no more
+        self._below = 0  # attempts in a row just below one that does not fit, all of which failed
+        self._withdrawn: set[int] = (
+            set()
+        )  # batch sizes that ran at first and ran out of memory when they ran for longer
         self.multiple = 1  # what batch sizes must be a multiple of, as far as the step's refusals tell
         self.seen: dict[int, Seen] = {}
 
@@ -133,6 +137,10 @@ class Search:
             return
         if result == "refuses" and not self._raise_multiple(batch_size):
             result = "fails"
+        if result == "too large" and batch_size in self.seen and self.seen[batch_size].result == "fits":
+            self._withdrawn.add(batch_size)
+        if result == "fits":
+            self._below = 0
         self.seen[batch_size] = Seen(
             batch_size=batch_size, result=result, allocated_bytes=allocated_bytes, reserved_bytes=reserved_bytes
         )
@@ -162,6 +170,8 @@ class Search:
 
     def _downwards(self, high: int) -> int:
         """Nothing fits yet: a little lower, then much lower, then halves."""
+        if self._size(high) in self._withdrawn:
+            return high - 1  # it nearly fits
         tried = len([one for one in self.seen.values() if one.result == "too large"]) - 1
         if not self._guess(()) or tried >= len(_BELOW):
             return high // 2
@@ -173,11 +183,14 @@ class Search:
         if guesses and self._slow < 2:
             return self._note_guess(max(guesses[0], low + 1))
         if self._is_just_below(low, high):
-            return high - 1
+            self._below += 1
+            return max(high - (1 << (self._below - 1)), (low + high) // 2)
         return (low + high) // 2
 
     def _is_just_below(self, low: int, high: int) -> bool:
         """Whether the best guess is refuted but not far off, as one of a corrected prediction or of a line from near by."""
+        if self._size(high) in self._withdrawn:
+            return True
         if not self._guess(()):
             return self._guessed == high and high - low <= max(2, int(_NEAR * low))
         best = [self._rung(size) for size in self._guess(self._fits())[:1]]

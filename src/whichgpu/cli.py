@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn, cast
 
 import typer
 
-from whichgpu import cli_results, text
+from whichgpu import cli_chart, cli_results, cli_update, text
 from whichgpu.arguments import TIMEOUT_S
 from whichgpu.cli_common import (
     SLOW,
@@ -30,6 +30,7 @@ from whichgpu.cli_common import (
     HostSpeed,
     Json,
     NoCache,
+    OwnFiles,
     Samples,
     Sets,
     Timeout,
@@ -109,6 +110,7 @@ def fit(
     samples: Samples = None,
     epochs: Epochs = None,
     dataset_size: DatasetSize = None,
+    own_files: OwnFiles = None,
     timeout: Timeout = TIMEOUT_S,
     no_cache: NoCache = False,
     json: Json = False,
@@ -154,7 +156,11 @@ def explain(
     ] = None,
     gpu: Annotated[
         list[str] | None,
-        typer.Option("--gpu", metavar="NAME", help="A card, to say whether it fits and what the largest batch is."),
+        typer.Option(
+            "--gpu",
+            metavar="NAME",
+            help="A card, to say whether it fits, what the largest batch is, and where time goes.",
+        ),
     ] = None,
     snapshot: Annotated[
         str | None,
@@ -164,15 +170,23 @@ def explain(
             help="Write the predicted allocations as a PyTorch memory snapshot, for https://docs.pytorch.org/memory_viz.",
         ),
     ] = None,
+    roofline: Annotated[
+        str | None,
+        typer.Option(
+            "--roofline", metavar="FILE", help="Draw the step's roofline on the card into a .png or .svg file."
+        ),
+    ] = None,
+    own_files: OwnFiles = None,
     timeout: Timeout = TIMEOUT_S,
     no_cache: NoCache = False,
     json: Json = False,
 ) -> None:
-    """Where does the memory go, and what would save some?
+    """Where do memory and time go, and what would save some?
 
     Shows the allocated memory over the phases of the step, what holds it at the peak (with the module and the line of
-    code that made it), and what the usual remedies would save, each from a trace of the changed step. Without --gpu:
-    by the rules of the H200, and without limit.
+    code that made it), and what the usual remedies would save, each from a trace of the changed step. With --gpu also
+    the most expensive operators of a step on that card, predicted, and what limits each. Without: by the rules of the
+    H200, and without limit. The picture needs matplotlib: pip install 'whichgpu[charts]'.
     """
     size = None if batch_size is None else text.parse_batch_size(batch_size)
     if gpu and len(gpu) > 1:
@@ -187,6 +201,7 @@ def explain(
             batch_size=size,
             gpu=gpu[0] if gpu else None,
             snapshot=snapshot,
+            roofline=roofline,
             cache=not no_cache,
             on_progress=on_progress,
             timeout_s=timeout,
@@ -209,6 +224,7 @@ def rank(
         str,
         typer.Option("--sort", metavar="BY", help="Order within equal verdicts: price (to buy), speed or memory."),
     ] = "price",
+    own_files: OwnFiles = None,
     timeout: Timeout = TIMEOUT_S,
     no_cache: NoCache = False,
     json: Json = False,
@@ -325,6 +341,7 @@ def bench(
             help="Where measurements are kept; default: $WHICHGPU_RESULTS or the user's data folder.",
         ),
     ] = None,
+    own_files: OwnFiles = None,
     again: Annotated[bool, typer.Option("--again", help="Measure again what is on record.")] = False,
     calibrate_host: Annotated[
         bool,
@@ -399,6 +416,7 @@ def _batch_sizes(words: list[str]) -> list[int]:
 @app.command()
 def gpus(
     name: Annotated[str, typer.Argument(metavar="[NAME]", help="Only cards with this in their name.")] = "",
+    own_files: OwnFiles = None,
     json: Json = False,
 ) -> None:
     """List the cards of the catalogue."""
@@ -458,7 +476,9 @@ def accuracy(
     _print(report, json, show)
 
 
+cli_chart.add_to(app)
 cli_results.add_to(app)
+cli_update.add_to(app)
 
 
 def _named(cards: Sequence[Gpu], words: str) -> list[Gpu]:

@@ -8,6 +8,7 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -57,6 +58,27 @@ Epochs = Annotated[
 ]
 DatasetSize = Annotated[int | None, typer.Option("--dataset-size", metavar="N", help="Samples of an epoch.")]
 NoCache = Annotated[bool, typer.Option("--no-cache", help="Trace again, and keep nothing on disk.")]
+
+
+def _use_own_files(context: typer.Context, folder: Path | None) -> Path | None:
+    """Have the catalogue of this command lie below a lab's own files."""
+    if folder is not None:
+        from whichgpu import catalogue  # noqa: PLC0415
+
+        context.with_resource(catalogue.using(folder.expanduser()))
+    return folder
+
+
+# Every command that asks the catalogue takes it; it acts by itself, and the command need not hand it on.
+OwnFiles = Annotated[
+    Path | None,
+    typer.Option(
+        "--catalogue",
+        metavar="DIR",
+        help="A folder of your own cards, prices and free machines over the shipped ones; default: $WHICHGPU_CATALOGUE.",
+        callback=_use_own_files,
+    ),
+]
 
 
 def print_record(record: Any, json: bool, print_text: Callable[[Any], None]) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
-from whichgpu.cli_common import WORKLOAD, NoCache, Sets, print_record, progress
+from whichgpu.cli_common import WORKLOAD, NoCache, OwnFiles, Sets, print_record, progress
 from whichgpu.errors import InputError
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ def _results(
     outcome: _Outcomes = None,
     origin: _Origin = None,
     results: _File = None,
+    own_files: OwnFiles = None,
     json: _Json = False,
 ) -> None:
     """List the measurements on record.
@@ -82,6 +83,7 @@ def list_results(
     outcome: _Outcomes = None,
     origin: _Origin = None,
     results: _File = None,
+    own_files: OwnFiles = None,
     json: _Json = False,
 ) -> None:
     """List the measurements on record; the same as `whichgpu results`."""
@@ -102,6 +104,7 @@ def export_results(
     outcome: _Outcomes = None,
     origin: _Origin = None,
     results: _File = None,
+    own_files: OwnFiles = None,
 ) -> None:
     """Write measurements with their complete environments into a file to hand on.
 
@@ -200,6 +203,7 @@ def tables(
         bool, typer.Option("--power-of-two", help="Show the largest batch as the power of two below it.")
     ] = False,
     results: _File = None,
+    own_files: OwnFiles = None,
     output: Annotated[
         str, typer.Option("--format", metavar="NAME", help="terminal, markdown, csv or json.")
     ] = "terminal",

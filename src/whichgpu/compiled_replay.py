@@ -53,6 +53,7 @@ class Entries(NamedTuple):
     group_of: Numbers  # by slot: the group that is done without where there is no room for it, or `NONE`
     group_at: Numbers  # where in `group_slots` each group begins, and the end
     group_slots: Numbers
+    instead_of: Numbers  # by slot: the one without which it is taken, or `NONE`
 
 
 class Outcome(NamedTuple):
@@ -379,6 +380,9 @@ def _run(entries: Entries, sizes: Numbers, limit_bytes: int) -> Outcome:
             slot = entry - 1
             if not sizes[slot] or skipped[slot]:
                 continue
+            first = entries.instead_of[slot]
+            if first >= 0 and not skipped[first]:
+                continue
             size = (sizes[slot] + UNIT_BYTES - 1) // UNIT_BYTES
             is_small = size <= _SMALL
             pool, count = (small, n_small) if is_small else (large, n_large)
@@ -514,10 +518,15 @@ def _run(entries: Entries, sizes: Numbers, limit_bytes: int) -> Outcome:
 # ---- from and to Python -------------------------------------------------------------------------------------
 
 
-def as_arrays(program: Sequence[int], loads: Sequence[int], optional: Mapping[int, Collection[int]]) -> Entries:
+def as_arrays(
+    program: Sequence[int],
+    loads: Sequence[int],
+    optional: Mapping[int, Collection[int]],
+    instead_of: Mapping[int, int],
+) -> Entries:
     """What an `allocator.CheckedProgram` consists of; slots may share what they stand for, which is then kept once.
 
-    Raises ValueError where `optional` names a slot that the program does not have.
+    Raises ValueError where `optional` or `instead_of` names a slot that the program does not have.
     """
     entries = np.array(program, np.int64)
     slots = int(np.abs(entries).max(initial=0))
@@ -525,12 +534,16 @@ def as_arrays(program: Sequence[int], loads: Sequence[int], optional: Mapping[in
     numbers = {key: number for number, key in enumerate(groups)}
     group_at = np.cumsum([0, *map(len, groups.values())], dtype=np.int64)
     group_slots = np.array([slot for members in groups.values() for slot in members], np.int64)
-    if max(group_slots.max(initial=-1), max(optional, default=-1)) >= slots:
+    named = (*optional, *instead_of, *instead_of.values())
+    if max(group_slots.max(initial=-1), max(named, default=-1)) >= slots:
         raise ValueError("what is optional names a slot that the program does not have")
     group_of = np.full(slots, NONE, np.int64)
     for slot, members in optional.items():
         group_of[slot] = numbers[id(members)]
-    return Entries(entries, np.array(loads, np.int64), group_of, group_at, group_slots)
+    others = np.full(slots, NONE, np.int64)
+    for slot, other in instead_of.items():
+        others[slot] = other
+    return Entries(entries, np.array(loads, np.int64), group_of, group_at, group_slots, others)
 
 
 @_compiled
@@ -574,7 +587,7 @@ def replay(entries: Entries, sizes: Sequence[int] | Numbers, limit_bytes: int | 
 
 def compile_now() -> None:
     """Do what the first replay would wait for: it takes seconds where no earlier process did it, and a moment elsewhere."""
-    nothing = as_arrays((), (), {})
+    nothing = as_arrays((), (), {}, {})
     uses_slots_once(nothing.program, 0)
     most_requested_bytes(nothing, ())
     replay(nothing, (), None)

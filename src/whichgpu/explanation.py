@@ -22,8 +22,10 @@ from whichgpu.advice import Basis, TraceInfo
 from whichgpu.allocator import DEFAULT_CONFIG, CachingAllocator, drive
 from whichgpu.intervals import Verdict
 from whichgpu.memory import MemoryModel
+from whichgpu.module_paths import folded, starred
 from whichgpu.program import Program
 from whichgpu.remedies import LeftOut, Remedy
+from whichgpu.time_explanation import StepTimes
 from whichgpu.trace import Trace
 
 HOLDERS = 10  # how many are listed; the rest is summed up
@@ -90,6 +92,9 @@ class ExplainReport(msgspec.Struct, frozen=True, kw_only=True):
     left_out: tuple[LeftOut, ...]
     snapshot: str | None  # the file that was written
     notes: tuple[str, ...] = ()
+    time: StepTimes | None = None  # on the card; None without one, or where no speed is predicted
+    time_missing: str = ""  # why it is unknown on the card
+    roofline: str | None = None  # the file that was written
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
@@ -259,16 +264,4 @@ def _holder(group: Sequence[Piece]) -> Holder:
         module=folded(paths) if paths else None,
         modules=len(paths),
         source=first.source,
-    )
-
-
-def starred(path: str) -> str:
-    """A path with * for every number in it: "layer.3.output" is "layer.*.output"."""
-    return ".".join("*" if part.isdecimal() else part for part in path.split("."))
-
-
-def folded(paths: Iterable[str]) -> str:
-    """Paths that differ in numbers only as one, with * for the numbers that differ."""
-    return ".".join(
-        parts[0] if len(set(parts)) == 1 else "*" for parts in zip(*(p.split(".") for p in paths), strict=True)
     )

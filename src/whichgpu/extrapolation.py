@@ -1,12 +1,13 @@
 """Memory of steps that do not follow their batch size by rule: detection, routing, anything that looks at its data.
 
 Their sizes vary with what the data holds, so that no batch size follows exactly from others. `LineModel` puts a
-straight line through the peaks at the batch sizes that were traced. Same questions as `memory.MemoryModel`, answered from the
+line through the peaks at the batch sizes that were traced, and a straight one beyond them. Same questions as `memory.MemoryModel`, answered from the
 middle line; what is safe follows from the steepest rise that was seen (`intervals`).
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Sequence
 from math import ceil
 
@@ -108,9 +109,12 @@ class LineModel:
     # ---- lines ----------------------------------------------------------------------------------------
 
     def _middle(self, name: str, batch_size: int) -> int:
-        """Least squares through the traced peaks."""
+        """From each traced peak to the next, as batch sizes beside one that is known do not jump; least squares beyond."""
         sizes = [n for n, _ in self._points]
         peaks = [getattr(result, name) for _, result in self._points]
+        if sizes[0] <= batch_size <= sizes[-1]:
+            after = max(bisect_left(sizes, batch_size), 1)
+            return _line(sizes[after - 1], peaks[after - 1], sizes[after], peaks[after], batch_size)
         mean_n, mean_y = sum(sizes) / len(sizes), sum(peaks) / len(peaks)
         spread = sum((n - mean_n) ** 2 for n in sizes)
         slope = sum((n - mean_n) * (y - mean_y) for n, y in zip(sizes, peaks, strict=True)) / spread

@@ -20,6 +20,7 @@ import msgspec
 from whichgpu import search
 from whichgpu.allocator import (
     DEFAULT_CONFIG,
+    SMALL_SEGMENT_BYTES,
     AllocatorConfig,
     CachingAllocator,
     Replay,
@@ -43,6 +44,11 @@ _RUNGS_TRIED = 8
 _LADDER_CAPABILITY = (9, 0)
 # Below this share of a limit, by the ladder, a batch is not suspected of running into it
 _FAR_BELOW = 0.99
+
+# What a limit leaves for tensors of a few bytes that no trace shows, as kernels take for their scalars: one segment of the
+# allocator's small pool. Recorded steps made up to some hundred of them; a step that meets its limit to the last segment is
+# decided by these.
+SPARE_BYTES = SMALL_SEGMENT_BYTES
 
 # Programs that are kept for each workload; each may take a megabyte.
 _KEPT_PROGRAMS = 32
@@ -132,29 +138,33 @@ class MemoryModel:
         return known
 
     def replay(self, batch_size: int, limit_bytes: int | None = None) -> Replay:
-        """The step at a batch size on an allocator that may reserve `limit_bytes` (None: as much as it wants)."""
+        """The step at a batch size on an allocator that may reserve `limit_bytes` (None: as much as it wants).
+
+        Of a limit, one small segment is left for what no trace shows.
+        """
         return _remembered(
             self.answers.replays, (batch_size, limit_bytes), lambda: self._replay(batch_size, limit_bytes)
         )
 
     def _replay(self, batch_size: int, limit_bytes: int | None, capability: Capability | None = None) -> Replay:
         known = self._known_at(batch_size, capability)
-        result = known.replay(limit_bytes)
+        usable_bytes = _usable(limit_bytes)
+        result = known.replay(usable_bytes)
         if result is None:
             program = self._program(batch_size, known)
-            result = replay(program.instructions, program.size_array, limit_bytes, self._config)
+            result = replay(program.instructions, program.size_array, usable_bytes, self._config)
             known.replays.append(result)
         return result
 
     def fits(self, batch_size: int, limit_bytes: int) -> bool:
         """Whether the step runs at a batch size under a limit."""
         known = self._known_at(batch_size)
-        before = known.replay(limit_bytes)
+        before = known.replay(_usable(limit_bytes))
         if before is not None:
             return before.fits
         if known.least_bytes is None:
             known.least_bytes = _least_bytes(self._program(batch_size, known))
-        return known.least_bytes <= limit_bytes and self._replay(batch_size, limit_bytes).fits
+        return known.least_bytes <= max(limit_bytes - SPARE_BYTES, 0) and self._replay(batch_size, limit_bytes).fits
 
     def peak(self, batch_size: int, limit_bytes: int | None = None) -> Peak:
         """What is held at the allocated peak under a limit (None: as much memory as it wants).
@@ -298,6 +308,11 @@ def _remembered(answers: dict[Question, Answer], question: Question, find: Calla
     if question not in answers:
         answers[question] = find()
     return answers[question]
+
+
+def _usable(limit_bytes: int | None) -> int | None:
+    """What the traced part of a step may reserve under a limit."""
+    return None if limit_bytes is None else max(limit_bytes - SPARE_BYTES, 0)
 
 
 def _least_bytes(program: Program) -> int:

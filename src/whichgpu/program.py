@@ -209,9 +209,12 @@ class Skeleton:
                 elif not temporary.kept:
                     slot_of[number] = slot
         alike: dict[str | tuple[int, int], list[int]] = {}
+        instead_of: dict[int, int] = {}
         for place, (group, number) in enumerate(taken):
             temporary = temporaries[group][number]
             if temporary.optional:
                 alike.setdefault(temporary.plan or (group, number), []).append(storages + place)
+            if temporary.instead:
+                instead_of[storages + place] = storages + place - 1  # the one before it is taken at the same place
         optional = {slot: slots for slots in alike.values() for slot in slots}
-        return _Layout(CheckedProgram(out, loads, optional), op_at, op_index, taken)
+        return _Layout(CheckedProgram(out, loads, optional, instead_of), op_at, op_index, taken)

@@ -10,14 +10,12 @@ There are no times, since nothing ran. No torch: the viewer reads plain dictiona
 
 from __future__ import annotations
 
-import os
 import pickle
-import secrets
 from pathlib import Path
 from typing import Any
 
+from whichgpu import output_file
 from whichgpu.allocator import DEFAULT_CONFIG, EMPTY_CACHE, Block, CachingAllocator, SegmentState, drive
-from whichgpu.errors import InputError
 from whichgpu.program import Program
 from whichgpu.trace import Trace
 
@@ -31,31 +29,12 @@ _NO_CATEGORY = "unknown"
 
 def check_path(path: Path) -> None:
     """Raise InputError unless a snapshot can be written there; an earlier file there may be replaced."""
-    target = Path(os.path.realpath(path))
-    if target.is_dir():
-        raise InputError(f"{path} is a folder; name a file for the snapshot")
-    if target.exists() and not target.is_file():
-        raise InputError(f"{path} is not a regular file; name another one for the snapshot")
-    if not target.parent.is_dir():
-        raise InputError(f"there is no folder {path.parent} for the snapshot; make it first")
-    if not os.access(target.parent, os.W_OK | os.X_OK) or (target.exists() and not os.access(target, os.W_OK)):
-        raise InputError(f"the snapshot cannot be written to {path} (permission denied)")
+    output_file.check_path(path, "snapshot")
 
 
 def write(snapshot: dict[str, Any], path: Path) -> None:
     """Write a snapshot in one atomic step; raises InputError where that cannot be."""
-    check_path(path)
-    target = Path(os.path.realpath(path))
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
-    try:
-        with temporary.open("xb") as file:
-            pickle.dump(snapshot, file, protocol=_PROTOCOL)
-        temporary.replace(target)
-    except BaseException as error:
-        temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise InputError(f"the snapshot cannot be written to {path} ({error.strerror})") from error
-        raise
+    output_file.write(path, "snapshot", lambda file: pickle.dump(snapshot, file, protocol=_PROTOCOL))
 
 
 def make(program: Program, trace: Trace, limit_bytes: int | None) -> dict[str, Any]:

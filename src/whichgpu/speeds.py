@@ -6,8 +6,12 @@ is answered by a line through those that were. Computes no kernel's time itself.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from itertools import pairwise
+
+import msgspec
 
 from whichgpu.batch_sizes import power_of_two_below
 from whichgpu.catalogue import Gpu
@@ -81,7 +85,7 @@ class Speeds:
         return f"computes {' and '.join(slow)} at the speed of float32: it has no tensor cores for it" if slow else ""
 
     def _step(self, card: Gpu, batch_size: int) -> tuple[float, Limit]:
-        low, high = self._around(card, batch_size)
+        low, high = self.around(card, batch_size)
         first, limit = self._at(card, low)
         if low == high:
             return first, limit
@@ -89,7 +93,7 @@ class Speeds:
         step_s = first + (last - first) * (batch_size - low) / (high - low)
         return max(step_s, min(first, last) / high), limit if 2 * batch_size < low + high else upper
 
-    def _around(self, card: Gpu, batch_size: int) -> tuple[int, int]:
+    def around(self, card: Gpu, batch_size: int) -> tuple[int, int]:
         """The batch sizes between which the step time is taken to be linear."""
         if self._predictor.follows(card.capability):
             low = power_of_two_below(batch_size)
@@ -102,7 +106,7 @@ class Speeds:
     def _at(self, card: Gpu, batch_size: int) -> tuple[float, Limit]:
         """Seconds at a batch size whose operators are known, and what takes longest."""
         kept = self._predictor.step_times
-        key = f"{card.id} {batch_size}" + (f" {self._host_speed:g}" if self._host_speed != 1 else "")
+        key = kept_as(card, batch_size, self._host_speed)
         if key not in kept:
             step = predict(self._asked(card, batch_size), rates(card), constants.load().constants, self._host_speed)
             kept[key] = (step.step_s if step.gpu_s else 0.0, _LIMITS.index(step.limit))
@@ -129,6 +133,16 @@ class Speeds:
         if key not in self._alike:
             self._alike[key] = repeated(source.low, source.signature)
         return self._alike[key]
+
+
+def kept_as(card: Gpu, batch_size: int, host_speed: float = 1.0) -> str:
+    """The name under which a step time is kept; another where a lab's own figures stand for the card, or for another host."""
+    return f"{card.id} {_digest(card)} {batch_size}" + (f" {host_speed:g}" if host_speed != 1 else "")
+
+
+@cache
+def _digest(card: Gpu) -> str:
+    return hashlib.sha256(msgspec.json.encode(card)).hexdigest()[:8]
 
 
 def relative(

@@ -174,6 +174,11 @@ def format_share(part: int, whole: int) -> str:
     return "<1 %" if 0 < percent < 0.5 else f"{percent:.0f} %"
 
 
+def format_share_of(share: float) -> str:
+    """A share in whole percent: "42 %"."""
+    return "<1 %" if 0 < share < 0.005 else f"{100 * share:.0f} %"
+
+
 def format_percent(share: float) -> str:
     """A share to a tenth of a percent, to a hundredth below 10: "12.5 %", "0.14 %"."""
     percent = 100 * share
@@ -208,6 +213,13 @@ def format_months(oldest: str, newest: str) -> str:
     """The span between two ISO dates in months: "2026-05", or "2025-11 to 2026-05"."""
     first, last = format_month(oldest), format_month(newest)
     return last if first == last else f"{first} to {last}"
+
+
+def format_age(days: int) -> str:
+    """How long ago something was, shortly: "3 d", "5 mo", "2.5 y"."""
+    if days < 61:
+        return f"{days} d"
+    return f"{days / 30.4375:.0f} mo" if days < 730 else f"{days / 365.25:.1f} y"
 
 
 def parse_bytes(words: str) -> int:

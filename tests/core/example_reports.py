@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from whichgpu.advice import Breakdown, FitReport, FitRow, RankReport, RankRow, Tier, TraceInfo
 from whichgpu.catalogue import Price
 from whichgpu.explanation import ExplainReport, Holder, Others, Span
 from whichgpu.intervals import Verdict
 from whichgpu.remedies import LeftOut, Remedy
 from whichgpu.runs import run
-from whichgpu.speed.record import PredictedSpeed
+from whichgpu.speed.record import Limit, PredictedSpeed
 from whichgpu.speed.record import speed as speed_record
+from whichgpu.time_explanation import OpGroup, OtherGroups, StepTimes
 
 MIB = 1 << 20
 TRACE = TraceInfo(kind="fake", affine=True, seconds=4.23, torch_version="2.14.1", batch_sizes=(4, 8, 67, 1190))
@@ -115,6 +118,10 @@ def price(usd: float | None, unit: str) -> Price | None:
         return None
     return Price(
         usd=usd,
+        low_usd=usd * 0.8,
+        high_usd=usd * 1.4,
+        age_days=191,
+        stale=False,
         unit="once" if unit == "once" else "hour",
         condition="used" if unit == "once" else "on-demand",
         offers=14,
@@ -193,6 +200,51 @@ MICRO_BATCHES = tuple(
 )
 
 
+def op_group(op: str, phase: str, module: str | None, calls: int, seconds: float, limit: Limit) -> OpGroup:
+    """A group of operators of a step of 0.2 s."""
+    return OpGroup(
+        op=f"aten.{op}.default",
+        phase=phase,
+        module=module,
+        modules=calls if module is not None else 0,
+        source="transformers/models/bert/modeling_bert.py:337" if module is not None else None,
+        calls=calls,
+        gpu_s=seconds,
+        share=seconds / 0.2,
+        limit=limit,
+        host_s=calls * 2e-5,
+        flops=0.0 if limit == "memory" else seconds * 5e13,
+        bytes=seconds * 5e11,
+        pipe="" if limit == "memory" else "fp32",
+    )
+
+
+STEP_TIMES = StepTimes(
+    gpu="RTX 4090",
+    batch_size=32,
+    speed=speed_record(32, 0.2, 0.2, "compute"),
+    known=msgspec.structs.replace(
+        speed_record(32, 0.19, 0.01, "compute"), basis="measured", source="own results, 2026-11-02, torch 2.14.1"
+    ),
+    step_s=0.2,
+    gpu_s=0.19,
+    compute_s=0.15,
+    memory_s=0.04,
+    waiting_s=0.01,
+    host_s=0.08,
+    groups=(
+        op_group("mm", "backward", "bert.encoder.layer.*.intermediate.dense", 24, 0.07, "compute"),
+        op_group("addmm", "forward", "bert.encoder.layer.*.output.dense", 12, 0.04, "compute"),
+        op_group("_foreach_add_", "optimizer", None, 1, 0.0009, "memory"),
+    ),
+    others=OtherGroups(groups=70, calls=612, gpu_s=0.0791, share=0.3955),
+    flops=9e12,
+    bytes=9e10,
+    peak_bytes_per_s=1.008e12,
+    peak_flops_per_s={"fp32": 8.26e13},
+)
+
+
 def explain_report(gpu: str | None = "RTX 4090", timeline: tuple[Span, ...] = TIMELINE) -> ExplainReport:
     """What `whichgpu explain bert-base` could answer."""
     named = gpu is not None
@@ -264,4 +316,6 @@ def explain_report(gpu: str | None = "RTX 4090", timeline: tuple[Span, ...] = TI
         left_out=(LeftOut(remedy="8-bit optimizer", reason="its kernels are no part of PyTorch and cannot be traced"),),
         snapshot="bert.pickle" if named else None,
         notes=("every card is taken with all of its memory free",),
+        time=STEP_TIMES if named else None,
+        roofline="bert.svg" if named else None,
     )

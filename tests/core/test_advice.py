@@ -38,6 +38,10 @@ def price(usd: float) -> Price:
     """A purchase price."""
     return Price(
         usd=usd,
+        low_usd=usd / 2,
+        high_usd=usd * 2,
+        age_days=320,
+        stale=False,
         unit="once",
         condition="new",
         offers=1,
@@ -317,7 +321,7 @@ def test_the_cheapest_card_that_trains_all_is_first() -> None:
 def test_old_prices_come_after_todays(condition: str) -> None:
     """A card that was cheap once does not come before one that can be had, but before one without any price."""
     cards = {name: catalogue.load().find(name) for name in ("RTX 3060", "RTX 3090", "RTX 4090", "H200")}
-    old = msgspec.structs.replace(price(100.0), condition=condition)
+    old = msgspec.structs.replace(price(100.0), condition=condition, stale=True)
     costs = dict(zip((card.id for card in cards.values()), (old, price(900.0), price(800.0), None), strict=True))
     answers = {"w": {card.id: Largest(3, 3, 2, ()) for card in cards.values()}}
     rows = advice.ranked(list(cards.values()), answers, {key: (cost, None) for key, cost in costs.items()})

@@ -729,6 +729,40 @@ def test_an_emptied_cache_keeps_what_is_alive() -> None:
     )
 
 
+@pytest.mark.parametrize(("limit_mib", "peak_mib"), [(None, 50), (60, 50), (40, 30), (25, 0)])
+def test_a_smaller_one_is_taken_where_the_first_is_done_without(limit_mib: int | None, peak_mib: int) -> None:
+    """Of two workspaces the second is there only where the first has no room, in this and in later operators."""
+    checked = CheckedProgram([1, 2, -1, -2, 3, 4, -3, -4], optional={0: (0, 2), 2: (0, 2), 1: (1, 3), 3: (1, 3)},
+                             instead_of={1: 0, 3: 2})  # fmt: skip
+    sizes, limit = [50 << 20, 30 << 20] * 2, None if limit_mib is None else limit_mib << 20
+    result = replay(checked, sizes, limit)
+
+    assert (True, peak_mib << 20, 0) == (result.fits, result.peak_allocated_bytes, result.final_allocated_bytes)
+    assert result == _replay_by_steps(checked, sizes, limit, CONFIGS[0])
+
+
+@settings(max_examples=100, deadline=None)
+@given(case=programs().map(lambda case: slots_once(*case)), percent=tightness, drawn=st.data())
+def test_what_is_taken_instead_is_the_same_step_by_step(
+    case: tuple[list[int], list[int]], percent: int | None, drawn: st.DataObject
+) -> None:
+    """Whichever slots stand in for others, machine code and the class agree; those that never have to take nothing."""
+    program, sizes = case
+    if not sizes:
+        return
+    limit = limit_of(case, percent, CONFIGS[0])
+    slots = st.sampled_from(range(len(sizes)))
+    optional = {slot: (slot,) for slot in drawn.draw(st.sets(slots))}
+    instead_of = drawn.draw(st.dictionaries(slots, slots))
+    checked = CheckedProgram(program, optional=optional, instead_of=instead_of)
+    result = replay(checked, sizes, limit)
+
+    assert result == _replay_by_steps(checked, sizes, limit, CONFIGS[0])
+    if result.fits and not result.released_cache:
+        without = [0 if slot in instead_of else size for slot, size in enumerate(sizes)]
+        assert result.peak_allocated_bytes == replay(program, without, limit).peak_allocated_bytes
+
+
 @pytest.mark.parametrize("config", CONFIGS, ids=str)
 @settings(max_examples=60, deadline=None)
 @given(case=programs().map(lambda case: slots_once(*case)), percent=tightness, drawn=st.data())

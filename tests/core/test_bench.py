@@ -38,10 +38,11 @@ class FakeModel(MemoryModel):
         """The largest batch by this model."""
         return max(int((limit_bytes - 8 * GIB / 10) / (8 * GIB * 9 / 10 / self._largest)), 0)
 
-    def replay(self, batch_size: int) -> Any:
+    def replay(self, batch_size: int, limit_bytes: int | None = None) -> Any:
         """The peaks by this model."""
 
         class Peaks:
+            fits = limit_bytes is None or batch_size <= self.largest_batch(limit_bytes)
             peak_allocated_bytes = 8 * GIB // 10 + 8 * GIB * 9 // 10 * batch_size // self._largest
 
         return Peaks()

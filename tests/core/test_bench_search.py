@@ -183,6 +183,32 @@ def test_the_median_is_three_attempts() -> None:
     assert 5 >= max(counts)
 
 
+def test_a_batch_that_runs_out_of_memory_when_it_runs_for_longer_costs_one_more_attempt() -> None:
+    """The batch below one that ran for a few steps only is tried next, whatever was tried above it."""
+    search = Search(lambda _: (41,))
+    assert [41, 42] == run(search, lambda size: "fits" if size <= 41 else "too large")
+    search.tell(41, "too large", None, None)
+    assert [40] == run(search, lambda size: "fits" if size <= 40 else "too large")
+    assert (40, True) == (search.largest, search.exact)
+
+
+def test_steps_below_a_refuted_guess_grow() -> None:
+    """A guess that stays a little too high is not followed down one by one, as Conv. Seq2Seq under 48 GiB had it."""
+    limit = 48 << 30
+
+    def memory(size: int) -> int:
+        return (48 << 30) - (1419 - size) * 35_756_100  # reserved; larger steps fail with less than the limit
+
+    def guess(fits: Sequence[Seen]) -> Sequence[int]:
+        return (
+            (1386,) if not fits else (fits[-1].batch_size + (limit - memory(fits[-1].batch_size)) // 33_600_000, 1386)
+        )
+
+    tried = run(Search(guess), lambda size: "fits" if size <= 1416 else "too large", memory)
+    assert 1417 in tried
+    assert len(tried) <= 9
+
+
 @pytest.mark.parametrize("largest", [1, 7, 129, 5000])
 def test_without_a_prediction(largest: int) -> None:
     """Doubling and a line through what was measured need few attempts too."""

@@ -303,23 +303,69 @@ def test_dtypes_without_hardware_are_named_once(gpu: str, dtype: str, has: bool)
     assert (0 if has else 1) == len(notes)
 
 
-def test_a_directory_replaces_the_packaged_files(tmp_path: Path) -> None:
-    """Cards and prices of a folder stand in for the packaged ones, each where it is there."""
-    (tmp_path / "gpus.toml").write_text(GPU_TOML, encoding="utf-8")
-    assert ["Mine"] == [gpu.name for gpu in load(tmp_path).gpus]
-    assert () == load(tmp_path).offers
+def test_own_files_add_to_the_shipped_ones(tmp_path: Path) -> None:
+    """Cards and prices of a folder stand beside those of the package."""
+    write_own(tmp_path)
+    found = load(tmp_path)
+    assert len(CATALOGUE.gpus) + 1 == len(found.gpus)
+    assert "Mine" == found.find("mine").name
+    assert len(CATALOGUE.offers) + 1 == len(found.offers)
+    assert [("here", Decimal("1.25"))] == [(o.provider, o.usd) for o in found.offers_of(found.find("mine"))]
+
+
+def test_a_card_of_the_same_id_takes_the_place_of_the_shipped_one(tmp_path: Path) -> None:
+    """A lab that knows its card better writes the whole row again."""
+    (tmp_path / "gpus.toml").write_text(
+        GPU_TOML.replace('"Mine"', '"RTX 4090"').replace('"mine"', '"rtx-4090"'), encoding="utf-8"
+    )
+    found = load(tmp_path)
+    assert len(CATALOGUE.gpus) == len(found.gpus)
+    assert "my log" == found.find("RTX 4090").memory_source
+
+
+def test_an_offer_of_the_same_key_takes_the_place_of_the_shipped_one(tmp_path: Path) -> None:
+    """A price of the same provider, cards, instance, region and day is a correction; any other is added."""
+    old = next(o for o in CATALOGUE.offers if o.provider == "lambda" and o.kind == "cloud-on-demand")
+    row = f'''
+provider = "lambda"
+[[offer]]
+gpus = {list(old.gpus)}
+kind = "cloud-on-demand"
+usd = "{old.usd + 1}"
+count = {old.count}
+date = "{old.date}"
+source = "my contract"
+'''
+    for name in ("instance", "region"):
+        if getattr(old, name):
+            row += f'{name} = "{getattr(old, name)}"\n'
     (tmp_path / "prices").mkdir()
-    (tmp_path / "prices" / "here.toml").write_text(OFFER_TOML, encoding="utf-8")
-    assert [("here", Decimal("1.25"))] == [(o.provider, o.usd) for o in load(tmp_path).offers]
-    (tmp_path / "gpus.toml").unlink()
-    (tmp_path / "prices" / "here.toml").write_text(OFFER_TOML.replace('"mine"', '"t4"'), encoding="utf-8")
-    assert (len(CATALOGUE.gpus), 1) == (len(load(tmp_path).gpus), len(load(tmp_path).offers))
+    (tmp_path / "prices" / "lambda.toml").write_text(row, encoding="utf-8")
+    same = [o for o in load(tmp_path).offers if o.key == old.key]
+    assert ["my contract"] == [o.source for o in same]
+    (tmp_path / "prices" / "lambda.toml").write_text(row.replace(old.date, "2026-12-01"), encoding="utf-8")
+    assert len(CATALOGUE.offers) + 1 == len(load(tmp_path).offers)
+
+
+def test_a_file_may_replace_all_offers_of_a_provider(tmp_path: Path) -> None:
+    """`replaces_provider = true` leaves nothing of that provider but what the file says."""
+    (tmp_path / "prices").mkdir()
+    text = OFFER_TOML.replace('"mine"', '"t4"').replace('"here"', '"aws"\nreplaces_provider = true')
+    (tmp_path / "prices" / "aws.toml").write_text(text.replace("1.25", "0.52"), encoding="utf-8")
+    assert [Decimal("0.52")] == [o.usd for o in load(tmp_path).offers if o.provider == "aws"]
 
 
 def test_an_empty_directory_is_refused(tmp_path: Path) -> None:
     """A folder without catalogue files is a mistake, not an empty catalogue."""
-    with pytest.raises(CatalogueError, match=r"neither gpus\.toml nor prices"):
+    with pytest.raises(CatalogueError, match=r"neither gpus\.toml, prices/ nor free_machines\.toml"):
         load(tmp_path)
+
+
+def write_own(folder: Path, gpus: str | None = None, offers: str | None = None) -> None:
+    """A lab's own files: one card and one offer of it."""
+    (folder / "gpus.toml").write_text(gpus or GPU_TOML, encoding="utf-8")
+    (folder / "prices").mkdir(exist_ok=True)
+    (folder / "prices" / "here.toml").write_text(offers or OFFER_TOML, encoding="utf-8")
 
 
 GPU_TOML = """
@@ -354,20 +400,44 @@ source = "me"
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ('name = "Mine"', "name = ", "gpus.toml: not valid TOML"),
-        ('vendor = "NVIDIA"\n', "", 'gpus.toml: gpu 1 "Mine", object missing required field vendor'),
-        ("sm_count", "smcount", 'gpus.toml: gpu 1 "Mine", object contains unknown field smcount'),
+        ('name = "Mine"', "name = ", "gpus.toml, line 3: field name: not valid TOML"),
+        (
+            'vendor = "NVIDIA"\n',
+            "",
+            'gpus.toml, line 2: gpu 1 "Mine", object missing required field vendor; add a line vendor = ...',
+        ),
+        (
+            "sm_count",
+            "smcount",
+            'gpus.toml, line 2: gpu 1 "Mine", object contains unknown field smcount; did you mean sm_count?',
+        ),
         (
             "sm_count = 128",
             'sm_count = "many"',
-            'gpus.toml: gpu 1 "Mine", field sm_count: expected int, got str',
+            'gpus.toml, line 15: gpu 1 "Mine", field sm_count: expected int, got str',
         ),
         ("sm_count = 128", "sm_count = -1", "field sm_count: expected int >= 1"),
         ('release = "2022-10"', 'release = "soon"', "field release: expected str matching regex"),
-        ('name = "Mine"\n', "", "gpus.toml: gpu 1, object missing required field name"),
+        ('name = "Mine"\n', "", "gpus.toml, line 2: gpu 1, object missing required field name"),
         ("[[gpu]]", "[[card]]", 'unknown key "card"'),
         ("[[gpu]]", "[gpu]", "no [[gpu]] entry"),
         ('id = "mine"', 'id = "My Card"', "field id: expected str matching regex"),
+        (
+            'name = "Mine"',
+            'name = "geforce RTX4090"',
+            'line 3: gpu 1 "geforce RTX4090", field name: "geforce RTX4090" is a name of RTX 4090',
+        ),
+        (
+            'id = "mine"',
+            'id = "mine"\naliases = ["Tesla T4"]',
+            'line 5: gpu 1 "Mine", field aliases: "Tesla T4" is a name of T4 already',
+        ),
+        (
+            'id = "mine"',
+            'id = "mine"\nfamilies = ["4090"]',
+            'line 5: gpu 1 "Mine", field families: "4090" is a name of RTX 4090',
+        ),
+        ("[[gpu]]", GPU_TOML + "[[gpu]]", 'line 21: gpu 2 "Mine", field id: "mine" is the id of an earlier entry too'),
     ],
 )
 def test_malformed_cards_are_named(tmp_path: Path, old: str, new: str, said: str) -> None:
@@ -382,15 +452,21 @@ def test_malformed_cards_are_named(tmp_path: Path, old: str, new: str, said: str
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ('["mine"]', '["yours"]', 'here.toml: offer 1, field gpus: no card has the id "yours"'),
-        ('["mine"]', "[]", "here.toml: offer 1, field gpus: expected array of length >= 1"),
-        ('"1.25"', '"-1"', "here.toml: offer 1, field usd: -1 is no price"),
-        ('"1.25"', '"NaN"', "here.toml: offer 1, field usd: NaN is no price"),
-        ('"1.25"', '"cheap"', "here.toml: offer 1, field usd: invalid decimal string"),
-        ("cloud-on-demand", "cloud", "here.toml: offer 1, field kind: invalid enum value"),
-        ('provider = "here"', "", "here.toml: offer 1, object missing required field provider"),
-        ('provider = "here"', "provider = 3", "here.toml: offer 1, field provider: expected str, got int"),
-        ("2026-11-30", "2026-13-30", "here.toml: offer 1, field date: expected str matching regex"),
+        ('["mine"]', '["yours"]', 'here.toml, line 4: offer 1, field gpus: no card has the id "yours"'),
+        ('["mine"]', "[]", "here.toml, line 4: offer 1, field gpus: expected array of length >= 1"),
+        ('"1.25"', '"-1"', "here.toml, line 6: offer 1, field usd: -1 is no price"),
+        ('"1.25"', '"NaN"', "here.toml, line 6: offer 1, field usd: NaN is no price"),
+        ('"1.25"', '"cheap"', "here.toml, line 6: offer 1, field usd: invalid decimal string"),
+        (
+            "cloud-on-demand",
+            "cloud",
+            "here.toml, line 5: offer 1, field kind: invalid enum value 'cloud'; say buy-new, buy-used, cloud-on-demand",
+        ),
+        ('provider = "here"', "", "here.toml, line 3: offer 1, object missing required field provider"),
+        ('provider = "here"', "provider = 3", "here.toml, line 3: offer 1, field provider: expected str, got int"),
+        ("2026-11-30", "2026-02-31", 'here.toml, line 7: offer 1, field date: there is no day "2026-02-31"'),
+        ("2026-11-30", "2036-02-03", "here.toml, line 7: offer 1, field date: 2036-02-03 is in the future"),
+        ("2026-11-30", "2026-13-30", "here.toml, line 7: offer 1, field date: expected str matching regex"),
     ],
 )
 def test_malformed_offers_are_named(tmp_path: Path, old: str, new: str, said: str) -> None:
@@ -399,7 +475,7 @@ def test_malformed_offers_are_named(tmp_path: Path, old: str, new: str, said: st
     (tmp_path / "prices").mkdir()
     (tmp_path / "prices" / "here.toml").write_text(OFFER_TOML.replace(old, new), encoding="utf-8")
     with pytest.raises(CatalogueError) as refused:
-        load(tmp_path)
+        _ = load(tmp_path).offers
     assert said in str(refused.value)
 
 

@@ -37,11 +37,22 @@ OPTIONS = {
         "--samples",
         "--epochs",
         "--dataset-size",
+        "--catalogue",
         "--timeout",
         "--no-cache",
         "--json",
     ],
-    "explain": ["WORKLOAD", "--batch-size", "--gpu", "--snapshot", "--timeout", "--no-cache", "--json"],
+    "explain": [
+        "WORKLOAD",
+        "--batch-size",
+        "--gpu",
+        "--snapshot",
+        "--roofline",
+        "--catalogue",
+        "--timeout",
+        "--no-cache",
+        "--json",
+    ],
     "rank": [
         "[WORKLOAD...]",
         "--set",
@@ -50,6 +61,7 @@ OPTIONS = {
         "--epochs",
         "--dataset-size",
         "--sort",
+        "--catalogue",
         "--timeout",
         "--no-cache",
         "--json",
@@ -69,15 +81,29 @@ OPTIONS = {
         "--optimizer",
         "--data",
         "--results",
+        "--catalogue",
         "--again",
         "--json",
     ],
-    "gpus": ["[NAME]", "--json"],
+    "gpus": ["[NAME]", "--catalogue", "--json"],
     "accuracy": ["[WHAT]", "--markdown", "--json"],
     "zoo": ["--set", "--json"],
-    "results": ["--workload", "--gpu", "--outcome", "--origin", "--results", "--json"],
-    "results list": ["--workload", "--gpu", "--outcome", "--origin", "--results", "--json"],
-    "results export": ["FILE", "--workload", "--gpu", "--outcome", "--origin", "--results"],
+    "results": ["--workload", "--gpu", "--outcome", "--origin", "--results", "--catalogue", "--json"],
+    "chart": [
+        "CHART",
+        "[WORKLOAD...]",
+        "--set",
+        "--gpu",
+        "--baseline",
+        "--price",
+        "--out",
+        "--catalogue",
+        "--timeout",
+        "--no-cache",
+        "--json",
+    ],
+    "results list": ["--workload", "--gpu", "--outcome", "--origin", "--results", "--catalogue", "--json"],
+    "results export": ["FILE", "--workload", "--gpu", "--outcome", "--origin", "--results", "--catalogue"],
     "results import": ["FILE", "--origin", "--results"],
     "tables": [
         "TABLE",
@@ -89,10 +115,14 @@ OPTIONS = {
         "--beside",
         "--power-of-two",
         "--results",
+        "--catalogue",
         "--format",
         "--no-cache",
         "--json",
     ],
+    "prices": ["[GPU...]", "--currency", "--as-of", "--catalogue", "--json"],
+    "free": ["--catalogue", "--json"],
+    "update": ["--yes", "--dry-run", "--catalogue", "--json"],
 }
 
 
@@ -260,17 +290,24 @@ def test_fit_leaves_what_is_not_said_open(api: FakeApi) -> None:
 
 def test_explain_passes_everything_on(api: FakeApi) -> None:
     """Each option of explain reaches the call, and what is not given is None."""
-    assert 0 == run("explain", *"resnet50 --batch-size 64 --gpu 4090 --snapshot s.pickle --no-cache".split())
+    assert 0 == run(
+        "explain", *"resnet50 --batch-size 64 --gpu 4090 --snapshot s.pickle --roofline r.svg --no-cache".split()
+    )
     assert 0 == run("explain", "resnet50", "--json")
     given = {
         "batch_size": 64,
         "gpu": "4090",
         "snapshot": "s.pickle",
+        "roofline": "r.svg",
         "cache": False,
         "on_progress": ANY,
         "timeout_s": 600.0,
     }
-    left = {"batch_size": None, "gpu": None, "snapshot": None, "cache": True, "on_progress": ANY, "timeout_s": 600.0}
+    left = dict.fromkeys(("batch_size", "gpu", "snapshot", "roofline")) | {
+        "cache": True,
+        "on_progress": ANY,
+        "timeout_s": 600.0,
+    }
     assert [("resnet50", given), ("resnet50", left)] == api.calls
 
 

@@ -100,7 +100,35 @@ def test_the_readme_has_two_commands_to_set_up() -> None:
     shown = [line for block in blocks(ROOT / "README.md", "sh") for line in block.splitlines()]
     assert SET_UP == [line for line in shown if "pip install" in line]
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
-    assert ["bench", "parquet", "test", "zoo"] == sorted(extras)
+    assert ["bench", "charts", "parquet", "test", "update", "zoo"] == sorted(extras)
+
+
+def typed(page: Path) -> list[str]:
+    """What a page's blocks ask to type or to save, without what commands print."""
+    found = re.findall(r"^```(\w*)\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    return [block.partition("\n")[0] if language == "console" else block for language, block in found]
+
+
+def test_the_chinese_readme_has_the_commands_of_the_english_one() -> None:
+    """The same blocks in the same order, the same commands, options and names in lines, and the same pages to read on."""
+    english, chinese = ROOT / "README.md", ROOT / "README.zh-CN.md"
+    assert typed(english) == typed(chinese)
+    assert len(typed(english)) > 5
+    assert any(block.startswith("$ whichgpu") for block in typed(english))
+    inline, links = r"`([^`\n]+)`", r"\]\(([^)\s]+)\)"
+    assert sorted(re.findall(inline, prose(english))) == sorted(re.findall(inline, prose(chinese)))
+    pages = [
+        sorted(set(re.findall(links, prose(page))) - {"README.md", "README.zh-CN.md"}) for page in (english, chinese)
+    ]
+    assert pages[0] == pages[1]
+    headings = [re.findall(r"^#+ ", prose(page), re.MULTILINE) for page in (english, chinese)]
+    assert headings[0] == headings[1]
+
+
+def test_each_readme_leads_to_the_other() -> None:
+    """Right below the title."""
+    assert "[简体中文](README.zh-CN.md)" in README.splitlines()[2]
+    assert "[English](README.md)" in (ROOT / "README.zh-CN.md").read_text(encoding="utf-8").splitlines()[2]
 
 
 def test_workloads_of_the_readme_exist() -> None:

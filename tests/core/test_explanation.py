@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from synthetic import MIB, TRAINING, Call, Made, always, make_trace, programs, scaled
 
 from whichgpu import explanation, workspaces
-from whichgpu.explanation import HOLDERS, Explanation, Piece, explained, folded, grouped, starred
+from whichgpu.explanation import HOLDERS, Explanation, Piece, explained, grouped
 from whichgpu.memory import MemoryModel
+from whichgpu.module_paths import folded, starred
 from whichgpu.scaling import Single
 from whichgpu.trace import Op, Trace, validate
 from whichgpu.workspaces.records import Temporary

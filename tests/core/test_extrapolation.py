@@ -67,6 +67,22 @@ def test_a_batch_size_that_was_asked_about_is_no_part_of_the_line() -> None:
     assert plain.steep_bytes(50) == asked.steep_bytes(50)
 
 
+def test_the_middle_line_goes_through_what_was_traced() -> None:
+    """Of a program that bends, traced peaks are on the line, and those between two of them lie between these."""
+    calls = (*TRAINING, Call((Made(0),)))
+
+    def bent(batch_size: int) -> Single:
+        trace = make_trace(calls, batch_size)
+        last = msgspec.structs.replace(trace.storages[-1], bytes=MIB * batch_size**2)
+        return Single(msgspec.structs.replace(trace, storages=(*trace.storages[:-1], last)))
+
+    model = LineModel(bent, HOPPER, (4, 8, 64))
+    peaks = {n: MemoryModel(bent, HOPPER).replay(n).peak_reserved_bytes for n in (4, 8, 64)}
+
+    assert peaks == {n: model.middle_bytes(n) for n in peaks}
+    assert peaks[8] + (peaks[64] - peaks[8]) // 4 == model.middle_bytes(22)
+
+
 def test_nothing_fits_in_nothing() -> None:
     """A limit below the weights allows not even batch size 1."""
     assert 0 == line_model().largest_batch(100 * MIB)

@@ -170,7 +170,8 @@ def test_prices_show_their_condition_and_date() -> None:
 def test_the_first_choice_has_a_price_of_today() -> None:
     """A card whose price is that at launch or old is not the first choice where another has a newer one."""
     report = rank_report()
-    old = [msgspec.structs.replace(example_price(99, "once"), condition=c) for c in ("launch", "new, dated")]
+    once = example_price(99, "once")
+    old = [msgspec.structs.replace(once, condition=words, stale=True) for words in ("launch", "new, dated")]
     rows = list(report.gpus)
     for number, price in enumerate(old):
         rows[number] = msgspec.structs.replace(rows[number], buy=price)
@@ -363,6 +364,7 @@ RANK_ROW_KEYS = [
 PRICE_KEYS = [
     *("usd", "unit", "condition", "offers", "lowest_usd", "highest_usd"),
     *("oldest", "newest", "providers", "sources"),
+    *("low_usd", "high_usd", "age_days", "stale", "least_count"),
 ]
 
 
@@ -396,7 +398,8 @@ def test_the_keys_of_explain_are_stable() -> None:
     found = json.loads(render.to_json(explain_report()))
     assert (
         "workload batch_size basis trace gpu memory_bytes context_bytes verdict max_batch_size max_batch_size_safe "
-        "max_batch_size_at_least peak_reserved_bytes peak_allocated_bytes peak_step peak_phase peak_op timeline holders others remedies left_out snapshot notes"
+        "max_batch_size_at_least peak_reserved_bytes peak_allocated_bytes peak_step peak_phase peak_op timeline holders others remedies left_out snapshot notes "
+        "time time_missing roofline"
     ).split() == list(found)
     assert "step phase start_bytes most_bytes end_bytes has_peak".split() == list(found["timeline"][0])
     assert "category bytes storages op module modules source".split() == list(found["holders"][0])
@@ -407,6 +410,13 @@ def test_the_keys_of_explain_are_stable() -> None:
     )
     assert keys.split() == list(found["remedies"][0])
     assert ["remedy", "reason"] == list(found["left_out"][0])
+    assert (
+        "gpu batch_size speed known step_s gpu_s compute_s memory_s waiting_s host_s groups others flops bytes "
+        "peak_bytes_per_s peak_flops_per_s note"
+    ).split() == list(found["time"])
+    group = "op phase module modules source calls gpu_s share limit host_s flops bytes pipe"
+    assert group.split() == list(found["time"]["groups"][0])
+    assert "groups calls gpu_s share".split() == list(found["time"]["others"])
 
 
 def test_a_step_with_many_phases_shows_its_ends_and_its_peak() -> None:

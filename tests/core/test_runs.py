@@ -16,7 +16,7 @@ from whichgpu.errors import InputError
 from whichgpu.ordering import ordered
 from whichgpu.runs import run
 from whichgpu.speed.record import PredictedSpeed, speed
-from whichgpu.speeds import Speeds
+from whichgpu.speeds import Speeds, kept_as
 
 
 @given(samples=st.integers(1, 10**12), batch=st.integers(1, 4096), step_s=st.floats(1e-3, 1e2), usd=st.floats(0.01, 50))
@@ -159,7 +159,7 @@ def best(seconds: dict[int, float], largest: int) -> PredictedSpeed | None:
 
     card = catalogue.load().find("T4")
     made = Made(seconds)
-    made.step_times = {f"{card.id} {size}": (time, 0) for size, time in seconds.items()}
+    made.step_times = {kept_as(card, size): (time, 0) for size, time in seconds.items()}
     return Speeds(made).best(card, largest)  # type: ignore[arg-type]
 
 
@@ -172,6 +172,18 @@ def test_the_best_batch_is_told_where_it_is_another() -> None:
     assert 8 == found.batch_size
     assert best({size: 1.0 + size for size in (1, 2, 4, 8, 16, 32)}, 20) is None
     assert best({1: 1.0, 2: 2.0}, 1) is None
+
+
+def test_own_figures_of_a_card_have_step_times_of_their_own() -> None:
+    """A lab that says its T4 has twice the bandwidth does not get the step times kept of the shipped one."""
+    import msgspec
+
+    from whichgpu import catalogue
+
+    card = catalogue.load().find("T4")
+    faster = msgspec.structs.replace(card, bandwidth_gb_per_s=2 * card.bandwidth_gb_per_s)
+    assert kept_as(card, 8) == kept_as(catalogue.load().find("T4"), 8)
+    assert kept_as(card, 8) != kept_as(faster, 8)
 
 
 @pytest.mark.parametrize(

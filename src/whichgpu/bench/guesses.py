@@ -32,8 +32,21 @@ def make_guess(model: Model | None, room: int) -> tuple[Guess, int | None]:
             return (predicted,)
         last = fits[-1]
         assert last.allocated_bytes is not None
-        foretold = model.replay(last.batch_size).peak_allocated_bytes
-        corrected = model.largest_batch(room * foretold // max(last.allocated_bytes, 1))
+        foretold = model.replay(last.batch_size, room)
+        if foretold.fits:
+            corrected = model.largest_batch(room * foretold.peak_allocated_bytes // max(last.allocated_bytes, 1))
+        else:
+            corrected = last.batch_size + _more(model, last, room)
         return (corrected, predicted)
 
     return guess, predicted
+
+
+def _more(model: MemoryModel, last: Seen, room: int) -> int:
+    """How many more samples have room beside one that ran although it was predicted not to: each as large as predicted."""
+    fits = model.largest_batch(room)
+    if fits < 2 or not last.reserved_bytes:
+        return 0
+    most, half = (model.replay(size, room).peak_allocated_bytes for size in (fits, fits // 2))
+    a_sample = (most - half) / (fits - fits // 2)
+    return int((room - last.reserved_bytes) / a_sample) if a_sample > 0 else 0

@@ -1,4 +1,4 @@
-"""An explanation: the card, the timeline, what holds the memory at the peak, and what the usual remedies would save."""
+"""An explanation: the card, the timeline, what holds the memory at the peak, where the time goes, what remedies would save."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from whichgpu.render.common import (
     print_whole,
     traced_at,
 )
+from whichgpu.render.step_times import print_step_times
 
 _BAR_WIDTH, _BESIDE_BARS = 28, 45  # phase and sizes before a bar, the mark of the peak behind it
 _USUAL = 76  # below this, the table of remedies does without the padding
@@ -40,7 +41,15 @@ def print_explain(report: ExplainReport, console: Console) -> None:
     _print_peaks(report, console)
     _print_timeline(report.timeline, console)
     _print_holders(report, console)
+    if report.time is not None:
+        print_step_times(report.time, console)
+    elif report.time_missing:
+        console.print()
+        console.print(f"Time of a step: unknown; {report.time_missing}")
     _print_remedies(report, console)
+    if report.roofline is not None:
+        console.print()
+        console.print(f"Roofline drawn into {report.roofline}")
     if report.snapshot is not None:
         console.print()
         console.print(f"Snapshot written to {report.snapshot}; open it at https://docs.pytorch.org/memory_viz")

@@ -17,7 +17,7 @@ from whichgpu.speed_accuracy import SpeedAccuracy
 
 SHOWN = 12
 _USUAL = 76  # below this, what limits a card and how sure a run's time is are left to --json
-_LIMITS = {"compute": "arithmetic", "memory": "memory", "host": "the host"}
+LIMITS = {"compute": "arithmetic", "memory": "memory", "host": "the host"}
 _MARKS = {"predicted": "", "measured": "m", "published": "p"}
 _KNOWN = 4  # of the measured and published speeds at other batches that are shown: those of the largest
 
@@ -51,7 +51,7 @@ def speed_facts(row: FitRow, baseline: str | None) -> list[tuple[str, str]]:
 
 
 def _limit(found: PredictedSpeed) -> str:
-    return _LIMITS[found.limit] if found.limit is not None else text.UNKNOWN
+    return LIMITS[found.limit] if found.limit is not None else text.UNKNOWN
 
 
 def _at(found: PredictedSpeed) -> str:

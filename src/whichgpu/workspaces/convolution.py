@@ -17,10 +17,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from whichgpu.trace import Op, Tensor
-from whichgpu.workspaces.cudnn import Problem, Shape, workspace_bytes
+from whichgpu.workspaces.cudnn import Problem, Shape, fallbacks, workspace_bytes
 from whichgpu.workspaces.cudnn_search import largest_workspace_bytes
 from whichgpu.workspaces.records import AFTER_LAST, Capability, Rule, Temporary, bytes_of, contiguous_strides
-from whichgpu.workspaces.reductions import buffer_bytes
+from whichgpu.workspaces.reductions import accumulator_bytes, reduction
 
 _DEPTHWISE_CHANNELS = 32  # from which PyTorch considers cuDNN for depthwise convolutions in float16
 _DEPTHWISE_WIDTH = 7
@@ -119,8 +119,11 @@ def _output(op: Op, source: Tensor, weight: Tensor) -> Shape:
 
 
 def runs_channels_last(source: Tensor, weight: Tensor) -> bool:
-    """Whether the convolution runs with channels last: as soon as input or weight lies so."""
-    return _suggests_channels_last(source) or _suggests_channels_last(weight)
+    """Whether the convolution runs with channels last: as soon as input or weight lies so.
+
+    An input of one axis is made contiguous first, as it may just be permuted (aten/src/ATen/native/Convolution.cpp).
+    """
+    return (len(source.shape) > 3 and _suggests_channels_last(source)) or _suggests_channels_last(weight)
 
 
 def _suggests_channels_last(tensor: Tensor) -> bool:
@@ -172,8 +175,7 @@ def _convolution(op: Op, capability: Capability) -> list[Temporary]:
         op.inputs[1:2], last, AFTER_LAST if asked else 0
     )  # what cuDNN is called with has its result already
     for problem in asked:
-        workspace = Temporary(workspace_bytes(problem), optional=True, plan=_plan(op, problem))
-        found += [*_search(op, problem, AFTER_LAST), workspace]
+        found += [*_search(op, problem, AFTER_LAST), *_workspaces(op, problem, AFTER_LAST)]
     return found
 
 
@@ -187,13 +189,10 @@ def _convolution_backward(op: Op, capability: Capability) -> list[Temporary]:
     for number, problem in enumerate(asked, 1):
         if number == 1 and mask[0]:  # only the gradient of the input needs the weight, once its own result is there
             found += [replace(copy, freed_before=1) for copy in _copies(op.inputs[2:3], last, 1)]
-        found += _search(op, problem, number)
-        found.append(
-            Temporary(workspace_bytes(problem), number, freed_before=number, optional=True, plan=_plan(op, problem))
-        )
+        found += [*_search(op, problem, number), *_workspaces(op, problem, number)]
     if len(mask) > 2 and mask[2]:
         grad = op.inputs[0]
-        found.append(Temporary(buffer_bytes(grad, [0, *range(2, len(grad.shape))], capability)))
+        found += reduction(grad, [0, *range(2, len(grad.shape))], accumulator_bytes(grad.dtype), capability)
     return found
 
 
@@ -202,6 +201,23 @@ def _search(op: Op, problem: Problem, before_output: int) -> list[Temporary]:
     if not op.attributes.get("benchmark"):
         return []
     return [Temporary(largest_workspace_bytes(problem), before_output, optional=True, search=_plan(op, problem))]
+
+
+def _workspaces(op: Op, problem: Problem, number: int) -> list[Temporary]:
+    """The workspace of the engine that is named first, then those of engines that PyTorch falls back on, in order."""
+    chain = (workspace_bytes(problem), *fallbacks(problem))
+    name = _plan(op, problem)
+    return [
+        Temporary(
+            size,
+            number,
+            freed_before=number,
+            optional=True,
+            instead=place > 0,
+            plan=f"{name}|{place}" if place else name,
+        )
+        for place, size in enumerate(chain)
+    ]
 
 
 def _plan(op: Op, problem: Problem) -> str:

@@ -30,6 +30,7 @@ class Temporary(msgspec.Struct, frozen=True):
     key: str = ""  # kept until the process ends, at most one of a key
     freed_before: int = AFTER_LAST  # the own allocation before which it is given back; by default at the end
     optional: bool = False  # the operator does without it where there is no room
+    instead: bool = False  # taken only where the one before it, which is optional, was done without
     plan: str = (
         ""  # what is done without once is not taken again by others with this name; by default those like the operator
     )

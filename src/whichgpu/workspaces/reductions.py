@@ -1,9 +1,10 @@
 """Scratch of reductions (sum, mean, norm, max, any, variance): partial results that several blocks share.
 
-Follows PyTorch's aten/src/ATen/native/cuda/Reduce.cuh (`setReduceConfig`, `global_memory_size`) and TensorIterator's
+Follows PyTorch's aten/src/ATen/native/cuda/Reduce.cuh (`setReduceConfig`, `global_memory_size`, `semaphore_size`) and TensorIterator's
 order of dimensions, read at release 2.11; every point measured on an H200 agrees to the byte. Where few outputs take
 many inputs each, blocks split an output among them and leave partial results in memory: up to a copy of the input's
-size where threads lie along the outputs.
+size where threads lie along the outputs. The last block to finish adds them up; which one that is, is counted in semaphores.
+These are small, but where memory is short one more small segment decides when the cache is given back.
 
 Depends on the number of multiprocessors, of which data/workspaces.toml has one for each compute capability.
 """
@@ -29,6 +30,7 @@ _MIN_VALUES, _MAX_VALUES = 16, 256  # values per thread
 _MAX_OFFSET = 2**31 - 1
 _WELFORD_BYTES = 16  # mean, squares, count as int and as float
 _PAIR_BYTES = 16  # a value and its index
+_SEMAPHORE_BYTES = 4  # for each block along the outputs
 
 
 class Dimension(NamedTuple):
@@ -40,15 +42,15 @@ class Dimension(NamedTuple):
 
 
 def reduction(tensor: Tensor, dims: Any, accumulator_bytes: int, capability: Capability) -> list[Temporary]:
-    """Partial results of a reduction of `tensor` over `dims` (None or empty: over all); not the semaphores, some bytes."""
+    """Partial results and semaphores of a reduction of `tensor` over `dims` (None or empty: over all)."""
     count = len(tensor.shape)
     listed = [dims] if isinstance(dims, int) else list(dims or ())
     reduced = {dim % count for dim in listed} if listed and count else set(range(count))
     if prod(tensor.shape) == 0:
         return []
     item = ITEM_BYTES[tensor.dtype]
-    size = _scratch(_halved(_iteration(tensor, reduced), item), accumulator_bytes, capability)
-    return [Temporary(size)] if size else []
+    sizes = _scratch(_halved(_iteration(tensor, reduced), item), accumulator_bytes, capability)
+    return [Temporary(size) for size in sizes]
 
 
 def buffer_bytes(tensor: Tensor, dims: Any, capability: Capability) -> int:
@@ -89,7 +91,8 @@ def _halved(dims: list[Dimension], item: int) -> list[Dimension]:
     return dims
 
 
-def _scratch(dims: list[Dimension], accumulator_bytes: int, capability: Capability) -> int:
+def _scratch(dims: list[Dimension], accumulator_bytes: int, capability: Capability) -> tuple[int, ...]:
+    """Bytes of partial results and semaphores; nothing where every output has a block of its own."""
     reduced = [dim for dim in dims if dim.result_stride == 0]
     kept = [dim for dim in dims if dim.result_stride != 0]
     inputs, outputs = prod(dim.size for dim in reduced), prod(dim.size for dim in kept)
@@ -107,16 +110,16 @@ def _scratch(dims: list[Dimension], accumulator_bytes: int, capability: Capabili
     values = -(-inputs // step)
     outputs_per_block = 1 if along_input else block_x
     if values < min(block_y * 16, _MAX_VALUES):
-        return 0
+        return ()
     values = -(-inputs // (step * block_y))
     grid = -(-(outputs // vector) // outputs_per_block)
     target = multiprocessors(capability) * (resident_threads(capability) // (block_x * block_y))
     if values < _MAX_VALUES or grid > target:
-        return 0
+        return ()
     blocks = max(min(-(-target // grid), -(-values // _MIN_VALUES)), -(-values // _MAX_VALUES))
     if blocks <= 1:
-        return 0
-    return accumulator_bytes * outputs * blocks * (1 if along_input else block_x * vector)
+        return ()
+    return accumulator_bytes * outputs * blocks * (1 if along_input else block_x * vector), _SEMAPHORE_BYTES * grid
 
 
 def _output_vector(dims: list[Dimension], fastest: Dimension) -> int:

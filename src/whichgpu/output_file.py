@@ -1,0 +1,40 @@
+"""Files that a user names for an answer: checked before any work, and written in one atomic step."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO
+
+from whichgpu.errors import InputError
+
+
+def check_path(path: Path, what: str) -> None:
+    """Raise InputError unless `what` can be written there; an earlier file there may be replaced."""
+    target = Path(os.path.realpath(path))
+    if target.is_dir():
+        raise InputError(f"{path} is a folder; name a file for the {what}")
+    if target.exists() and not target.is_file():
+        raise InputError(f"{path} is not a regular file; name another one for the {what}")
+    if not target.parent.is_dir():
+        raise InputError(f"there is no folder {path.parent} for the {what}; make it first")
+    if not os.access(target.parent, os.W_OK | os.X_OK) or (target.exists() and not os.access(target, os.W_OK)):
+        raise InputError(f"the {what} cannot be written to {path} (permission denied)")
+
+
+def write(path: Path, what: str, write_into: Callable[[IO[bytes]], object]) -> None:
+    """Write `what`; the file is there whole or not at all. Raises InputError where that cannot be."""
+    check_path(path, what)
+    target = Path(os.path.realpath(path))
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
+    try:
+        with temporary.open("xb") as file:
+            write_into(file)
+        temporary.replace(target)
+    except BaseException as error:
+        temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise InputError(f"the {what} cannot be written to {path} ({error.strerror})") from error
+        raise

@@ -1,0 +1,56 @@
+"""What cards cost on a day, to buy and to rent, in some currency: the answer of `whichgpu prices`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import date
+
+import msgspec
+
+from whichgpu import catalogue
+from whichgpu.catalogue import Price
+from whichgpu.currency import Rate
+
+__all__ = ["PriceList", "PriceRow", "make"]
+
+
+class PriceRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One card; amounts are in US dollars whatever the currency that is shown."""
+
+    gpu: str
+    memory_bytes: int
+    buy: Price | None
+    rent: Price | None
+    spot: Price | None
+
+
+class PriceList(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer of `whichgpu prices`."""
+
+    as_of: str
+    currency: Rate  # in which prices are shown
+    gpus: tuple[PriceRow, ...]
+
+
+def make(names: Sequence[str], currency: Rate, as_of: str | None = None) -> PriceList:
+    """The prices of some cards, or of all that have one, the cheapest to buy first.
+
+    CatalogueError for a name that is no card's, InputError for a day that is none.
+    """
+    cards = catalogue.load() if as_of is None else catalogue.load().as_of(as_of)
+    chosen = list(dict.fromkeys(map(cards.find, names))) or cards.gpus
+    day = cards.day or date.today()
+    rows = [
+        PriceRow(
+            gpu=card.name,
+            memory_bytes=card.memory_bytes,
+            buy=cards.price(card, "buy", as_of=day),
+            rent=cards.price(card, "rent", as_of=day),
+            spot=cards.price(card, "spot", as_of=day),
+        )
+        for card in chosen
+    ]
+    priced = [row for row in rows if names or row.buy or row.rent or row.spot]
+    far = float("inf")
+    priced.sort(key=lambda row: (row.buy.usd if row.buy else far, row.rent.usd if row.rent else far, row.gpu))
+    return PriceList(as_of=day.isoformat(), currency=currency, gpus=tuple(priced))
