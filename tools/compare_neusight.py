@@ -1,8 +1,9 @@
 """Predicted against measured end-to-end times of NeuSight's table (forward, and forward with backward).
 
-    python tools/compare_neusight.py --data FOLDER --traces FOLDER [--constants FILE]
+    python tools/compare_neusight.py --data FOLDER --traces FOLDER [--constants FILE] [--refit]
 
-Traces are made once (minutes) and kept in the second folder. Each row's card can be kept out of the fit with --refit.
+Traces are made once (minutes) and kept in the second folder. With --refit each row's card is kept out of the fit, with all that
+was measured on it, and what is predicted of training rows so is kept for docs/speed.md.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ import json
 import sys
 from pathlib import Path
 from statistics import fmean, median, quantiles
+from typing import Any
 
+from compare_steps import NEUSIGHT
 from speed.neusight_steps import EndToEnd, rows, setup_of
-from speed.sources import card_named, neusight_convolutions, neusight_kernels
+from speed.sources import card_named
 from whichgpu import trace
 from whichgpu.speed.step_time import demand, predict
 
@@ -51,25 +54,28 @@ def main() -> None:
         sys.exit()
     constants = {"": json.loads(arguments.constants.read_text())["constants"]}
     if arguments.refit:
-        from fit_speed import fit
+        from fit_speed import fit, read_points
 
-        points = [*neusight_kernels(arguments.data, 60), *neusight_convolutions(arguments.data, 180)]
+        points = read_points(arguments.data, 12, few=True)
+        found = [row for row in found if row.train]
         for card in {row.card for row in found}:
-            name = card_named(card).name
-            used = [point for point in points if point.card.name != name]
-            kept = fit(used, say=lambda _: None) if len(used) < len(points) else fit(points, say=lambda _: None)
-            constants[card] = {**constants[""], **kept}
+            used = [point for point in points if point.card.name != card_named(card).name]
+            constants[card] = fit(used, rounds=5, say=lambda _: None) if len(used) < len(points) else constants[""]
     errors: dict[str, list[float]] = {}
+    kept: list[dict[str, Any]] = []
     for row in found:
         these = constants.get(row.card, constants[""])
         step = predict(demand(traced(row, arguments.traces)), card_named(row.card), these)
         error = step.gpu_s / row.seconds - 1
+        kept.append({**row._asdict(), "predicted_s": step.gpu_s})
         for key in ("train" if row.train else "inference", f"{row.card} {'train' if row.train else ''}"):
             errors.setdefault(key, []).append(error)
         print(
             f"{row.card:16} {row.model:11} {row.sequence:5} x {row.batch_size:3} {'train' if row.train else 'inf':5} "
             f"measured {row.seconds * 1e3:8.1f} predicted {step.gpu_s * 1e3:8.1f} ms ({error:+.1%})"
         )
+    if arguments.refit:
+        NEUSIGHT.write_text("".join(json.dumps(row) + "\n" for row in kept))
     for key, each in errors.items():
         size = [abs(error) for error in each]
         tail = f" 90 % {quantiles(size, n=10)[-1]:.1%}" if len(size) > 1 else ""

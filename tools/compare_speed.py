@@ -14,9 +14,10 @@ from typing import NamedTuple
 
 import predict_truth
 import truth
-from speed.sources import card_named
+from speed.sources import card_named, timed_steps
 from whichgpu.predictor import Predictor
-from whichgpu.scaling import Scaled
+from whichgpu.scaling import Scaled, Single
+from whichgpu.speed.host import work_of
 from whichgpu.speed.rates import Rates
 from whichgpu.speed.step_time import Demand, StepTime, demand, predict
 from whichgpu.workload import parse
@@ -35,6 +36,12 @@ class Row(NamedTuple):
     step_s: float
 
 
+def scaled(source: Scaled | Single, batch_size: int) -> Demand:
+    """What a step asks for at a batch size."""
+    work = work_of(source.low, source.high, batch_size)
+    return demand(source.low, lambda index: source.op(index, batch_size), work=work)
+
+
 class Demands:
     """What workloads ask for, each traced once."""
 
@@ -46,16 +53,14 @@ class Demands:
         if workload.startswith("truth:"):
             traces = predict_truth.load(workload.removeprefix("truth:"))
             assert traces is not None
+            traces = predict_truth.with_host_work(workload.removeprefix("truth:"), traces)
             by_size = {trace.batch_size: trace for trace in traces}
             if batch_size in by_size:
                 return demand(by_size[batch_size])
-            source = Scaled(*traces[:2])
-            return demand(source.low, lambda index: source.op(index, batch_size))
+            return scaled(Scaled(*traces[:2]), batch_size)
         if workload not in self._predictors:
             self._predictors[workload] = Predictor(parse(workload), cache=True, on_progress=None)
-        source = self._predictors[workload].source(batch_size, capability)
-        first = source.low
-        return demand(first, lambda index: source.op(index, batch_size))
+        return scaled(self._predictors[workload].source(batch_size, capability), batch_size)
 
     def close(self) -> None:
         for predictor in self._predictors.values():
@@ -65,13 +70,16 @@ class Demands:
 def measured_here() -> Iterator[Row]:
     """Steps measured on an H200 by `whichgpu bench` and by tools/measure_truth.py --alone."""
     card = card_named("H200 SXM 141GB")
+    # what was timed again while nothing else ran on the host counts instead
+    again = {key for key, row in timed_steps().items() if row.get("quiet")}
     for line in (ROOT / "src/whichgpu/data/measurements/h200-2026-12.jsonl").read_text().splitlines():
         row = json.loads(line)
-        if row["step_s"]:
+        if row["step_s"] and (row["workload"], row["batch_size"]) not in again:
             yield Row("H200 bench", row["workload"], row["batch_size"], card, row["step_s"][0])
     for line in (ROOT / "tools/truth/data/alone.jsonl").read_text().splitlines():
         row = json.loads(line)
-        yield Row(_truth_table(row["name"]), "truth:" + row["name"], row["batch_size"], card, row["median_step_s"])
+        if (row["name"], row["batch_size"]) not in again:
+            yield Row(_truth_table(row["name"]), "truth:" + row["name"], row["batch_size"], card, row["median_step_s"])
 
 
 def _truth_table(name: str) -> str:

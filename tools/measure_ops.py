@@ -23,7 +23,8 @@ from typing import Any
 
 import torch
 
-from speed.grid import Maker, Point, points
+from speed import grid, more_grid
+from speed.grid import Maker, Point
 
 CACHE_BYTES = 200e6  # more than any card's cache, with room
 LARGEST_COPIES = 48
@@ -194,12 +195,14 @@ def main() -> None:
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"), help="cpu: a rehearsal")
     parser.add_argument("--only", nargs="*", help="groups of operators")
     parser.add_argument("--most", type=int, help="at most so many points")
+    parser.add_argument("--grid", default="first", choices=("first", "second"), help="which grid (default first)")
     arguments = parser.parse_args()
     begun = time.monotonic()
     arguments.out.mkdir(parents=True, exist_ok=True)
     maker = Maker(arguments.device, 1 if arguments.device != "cpu" else 64)
     timer = Timer(arguments.device)
-    chosen = [p for p in points(maker) if not arguments.only or p.group in arguments.only][: arguments.most]
+    points = grid.points(maker) if arguments.grid == "first" else more_grid.points(maker)
+    chosen = [p for p in points if not arguments.only or p.group in arguments.only][: arguments.most]
     failed = done = 0
     torch.manual_seed(0)
     with torch.no_grad(), (arguments.out / "ops.jsonl").open("w") as stream:

@@ -7,6 +7,8 @@ Writes DIR/steps.jsonl, a line a workload and batch size (the first line is the 
 the seconds the GPU was busy, and seconds by operator and shapes in DIR/profiles.jsonl.gz. Each workload has a process of its
 own; models are built side by side on the CPU, and one at a time has the GPU. Steps run until they are warm: the first ones
 allocate, and a GradScaler leaves out optimizer steps until its scale fits. What fails says why and the rest goes on.
+With
+`--jobs 1 --no-profile` nothing else runs on the host while a step is timed, which steps that the host limits need.
 `--device cpu --tiny` is a rehearsal. Needs a POSIX system, PyTorch and the model libraries.
 """
 
@@ -26,6 +28,7 @@ import statistics
 import sys
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -47,6 +50,11 @@ KERNELS_KEPT = 60
 # a small batch, where the host is the limit, besides those of ATTEMPTS
 SMALL = {"dlrm": 256, "graphsage": 128, "transformer-big": 8, "conv-seq2seq": 8, "unsup-mt": 4, "bert-base": 4}
 EXTRA = {"resnet50": (4, 32, 128, 256), "vit-base": (4, 32, 128), "gpt2": (1, 4, 16)}
+# those of `whichgpu bench` that the host may limit
+BENCHED = {
+    "bert-base": (54,), "bert-finetune": (7, 15, 19, 28), "gpt2": (2, 6, 9), "nasnet-large": (5, 7, 9, 14, 22),
+    "resnet50": (69,), "vit-base": (16, 40),
+}  # fmt: skip
 
 
 @dataclasses.dataclass
@@ -71,9 +79,20 @@ def workloads(only: list[str] | None) -> list[Workload]:
     for name, batch in SMALL.items():
         sizes[name].append(batch)
     sizes |= {name: list(batches) for name, batches in EXTRA.items()}
+    for name, batches in BENCHED.items():
+        sizes[name] += batches
     fp16 = ("transformer-big", "swin-large", "vit-large", "sdxl-unet", "whisper-large-v3")
     found = [Workload("zoo", name, sorted(set(batches)), name in fp16) for name, batches in sizes.items()]
-    late = ("llama3-8b", "llama3-8b-lora", "olmoe-1b-7b", "llava-7b-lora", "sdxl-unet", "mamba2-370m")
+    late = (
+        "dlrm",
+        "whisper-large-v3",
+        "llama3-8b",
+        "llama3-8b-lora",
+        "olmoe-1b-7b",
+        "llava-7b-lora",
+        "sdxl-unet",
+        "mamba2-370m",
+    )
     found.sort(key=lambda w: late.index(w.name) if w.name in late else -1)
     cases = [case for case in truth.CASES if not case.compiled]
     cases.sort(key=lambda case: not case.held_out)
@@ -136,7 +155,7 @@ def timed(step: Callable[[int], Any], batch: int, workload: Workload, device: st
             break
     each = (time.perf_counter() - begun) / warm
     count = max(3, min(200, TIMED_STEPS, int(TIMED_S / each) + 1))
-    if each < 0.02:
+    if each < 0.04:
         count = 30
     wait()
     begun = time.perf_counter()
@@ -179,8 +198,21 @@ def timed(step: Callable[[int], Any], batch: int, workload: Workload, device: st
             alone.append(time.perf_counter() - before)
             wait()
         row["host_s"] = min(alone)
+        row["waits"] = waits(lambda: step(batch))
         row["peak_bytes"] = torch.cuda.max_memory_allocated()
     return row
+
+
+def waits(step: Callable[[], Any]) -> int:
+    """How often the host waits for the GPU in a step, as PyTorch counts it."""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            step()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    return sum("synchronizing" in str(one.message) for one in said)
 
 
 def profile(step: Callable[[int], Any], batch: int, device: str) -> Any:
@@ -244,6 +276,8 @@ def child(workload: Workload, arguments: argparse.Namespace, answer: Path, lock:
             for batch in sizes:
                 row = {**head, "batch_size": batch, **timed(step, batch, workload, arguments.device), **seconds}
                 rows.append(row)
+                if arguments.no_profile:
+                    continue
                 try:
                     profiles.append((row, profile(step, batch, arguments.device)))
                 except RuntimeError as error:  # times without a profile are worth having
@@ -331,13 +365,15 @@ def main() -> None:
     parser.add_argument("--budget-s", type=float, default=300, help="start nothing after this (default 300)")
     parser.add_argument("--grace-s", type=float, default=30, help="then end what still runs (default 30)")
     parser.add_argument("--jobs", type=int, default=6, help="processes at a time; one has the GPU (default 6)")
+    parser.add_argument("--no-profile", action="store_true", help="time only")
     parser.add_argument("--only", nargs="*", help="names of workloads")
+    parser.add_argument("--skip", nargs="*", default=[], help="names of workloads")
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"), help="cpu: a rehearsal")
     parser.add_argument("--tiny", action="store_true", help="the small sizes of the truth set, batches 2 and 3")
     arguments = parser.parse_args()
     begun = time.monotonic()
     arguments.out.mkdir(parents=True, exist_ok=True)
-    plan = workloads(arguments.only)
+    plan = [workload for workload in workloads(arguments.only) if workload.name not in arguments.skip]
     import truth
 
     for module in ("timm", "torchvision", "transformers", *(f"truth.{name}" for name in truth.modules())):

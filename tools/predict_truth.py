@@ -21,6 +21,9 @@ from whichgpu.trace import Trace
 ROOT = Path(__file__).parents[1]
 PACKED = ROOT / "tests" / "data" / "truth"
 DATA = ROOT / "tools" / "truth" / "data"
+HOST_WORK = (
+    DATA / "host_work.json"
+)  # by step and batch size: what traces say of the host since they do (tools/pack_truth.py)
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,15 @@ def load(name: str) -> tuple[Trace, ...] | None:
     if not path.exists():
         return None
     return msgspec.msgpack.decode(lzma.decompress(path.read_bytes()), type=tuple[Trace, ...])
+
+
+def with_host_work(name: str, traces: tuple[Trace, ...]) -> tuple[Trace, ...]:
+    """Packed traces with what is known of the host."""
+    known = json.loads(HOST_WORK.read_text()).get(name, {})
+    return tuple(
+        msgspec.structs.replace(one, facts={**one.facts, "host_work": known.get(str(one.batch_size), [])})
+        for one in traces
+    )
 
 
 def predicted(only: str | None = None) -> Iterator[Predicted]:

@@ -12,13 +12,14 @@ from __future__ import annotations
 import argparse
 import csv
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from compare_speed import Demands, measured_here, measured_steps
 from speed.steps import FILE, Step, save
 from whichgpu import catalogue
 from whichgpu.errors import WhichGpuError
+from whichgpu.speed.asked import Cost
 from whichgpu.speed.step_time import Demand
 
 _EAGER = "attention=eager"  # written out, as it was before 2023
@@ -72,8 +73,12 @@ def of_later(folder: Path) -> Iterator[tuple[str, str, str, int, float, bool]]:
 
 def in_fp16(asked: Demand) -> Demand:
     """The same in the other half precision."""
-    costs = {cost._replace(pipe="fp16" if cost.pipe == "bf16" else cost.pipe): n for cost, n in asked.costs.items()}
-    return asked._replace(costs=costs)
+
+    def renamed(costs: Mapping[Cost, int]) -> dict[Cost, int]:
+        return {cost._replace(pipe="fp16" if cost.pipe == "bf16" else cost.pipe): n for cost, n in costs.items()}
+
+    parts = tuple(part._replace(costs=renamed(part.costs)) for part in asked.parts)
+    return Demand(renamed(asked.costs), asked.launches, parts)
 
 
 def main() -> None:

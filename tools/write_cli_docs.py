@@ -57,6 +57,7 @@ from whichgpu.comparison import ComparedCell, ComparedRow, Comparison
 from whichgpu.currency import Rate
 from whichgpu.explanation import ExplainReport, Holder, Others, Span
 from whichgpu.free_machines import FreeMachine
+from whichgpu.host_speed import HostSpeed, Probe
 from whichgpu.price_list import PriceList, PriceRow
 from whichgpu.refresh import Change, Update
 from whichgpu.remedies import LeftOut, Remedy
@@ -330,6 +331,23 @@ MEANINGS: dict[tuple[str, str], str] = {
         "PredictedSpeed",
         "limit",
     ): "what takes longest, as predicted: arithmetic, memory bandwidth, or the host that launches kernels",
+    ("HostSpeed", "host"): "name of this host; `fit` and `rank` use the figure on it alone",
+    ("HostSpeed", "host_speed"): "times that of the host of the measurements: the geometric mean over the phases",
+    ("HostSpeed", "probe"): "what was measured here",
+    ("HostSpeed", "reference"): "the same of the host of the measurements",
+    ("HostSpeed", "file"): "where it is kept",
+    ("Probe", "launches_us"): "microseconds of the processor, by phase of a step of tiny tensors",
+    ("Probe", "normal_ns"): "nanoseconds for each random number that is made on the host: normal",
+    ("Probe", "uniform_ns"): "uniform",
+    ("Probe", "integer_ns"): "whole numbers",
+    ("Probe", "copy_ns_per_byte"): "nanoseconds for each byte that is copied on the host",
+    ("Probe", "processor"): "its name, where the system says it",
+    ("Probe", "processors"): "how many",
+    ("Probe", "load"): "processes that ran or waited beside it, a minute's mean",
+    ("Probe", "torch"): "version of PyTorch",
+    ("Probe", "python"): "version of Python",
+    ("Probe", "date"): "when",
+    ("Probe", "seconds"): "how long it took",
     ("SpeedAccuracy", "date"): "when the constants were fitted",
     ("SpeedAccuracy", "fitted_on"): "to what",
     ("SpeedAccuracy", "bars"): "what was wanted and what was reached",
@@ -938,6 +956,8 @@ WHERE = {
     Step: "each of `steps` of `accuracy`",
     Point: "each of `points` of a step",
     LargestBatch: "`largest` of a step",
+    HostSpeed: "`whichgpu bench --calibrate-host`",
+    Probe: "`whichgpu bench --calibrate-host`: a probe of a host",
     SpeedAccuracy: "`whichgpu accuracy speed`",
     SpeedBar: "each of `bars` of `accuracy speed`",
     SpeedErrors: "each of `errors` of `accuracy speed`",

@@ -13,6 +13,7 @@ import msgspec
 
 from whichgpu import advice, arguments, catalogue, explanation, free_machines, remedies, text, workload
 from whichgpu import currency as currencies
+from whichgpu import host_speed as host_speeds
 from whichgpu import snapshot as snapshots
 from whichgpu.advice import FitReport, FitRow, RankReport, Sort
 from whichgpu.advising import advice as advising
@@ -48,6 +49,7 @@ def fit(
     memory_limit_bytes: int | None = None,
     optimizer: str | None = None,
     baseline: str | None = None,
+    host_speed: float | None = None,
     samples: int | None = None,
     epochs: int | None = None,
     dataset_size: int | None = None,
@@ -61,7 +63,8 @@ def fit(
     of the catalogue; cards that are named are answered exactly. `memory_limit_bytes` asks about PyTorch's allocator limited
     to so much, by the rules of the first card that is named, and besides only about cards that are named. `optimizer`
     ("adamw", "sgd", ...) replaces that of a library's model or of the zoo. `baseline` names the card whose speed is 1, by
-    default the Quadro RTX 8000 where it is among those asked about. `samples`, or `epochs` and `dataset_size`, ask how long
+    default the Quadro RTX 8000 where it is among those asked about. `host_speed` is that of the machine that the cards are in,
+    times the reference's, by default this machine's where `whichgpu bench --calibrate-host` measured it. `samples`, or `epochs` and `dataset_size`, ask how long
     a whole run takes, and how much energy. `cache=False` traces again and keeps nothing on disk.
     `on_progress` is called with a line now and then. `timeout_s` seconds at most may pass while the workload is loaded, and
     at each batch size that is traced. Raises subclasses of WhichGpuError.
@@ -70,6 +73,8 @@ def fit(
     arguments.check_batch_size(batch_size)
     arguments.check_memory_limit(memory_limit_bytes)
     arguments.check_gpus(gpus)
+    host_speeds.check(host_speed)
+    host, of_host = host_speeds.chosen(host_speed)
     run_samples = arguments.run_samples(samples, epochs, dataset_size)
     cards = catalogue.load()
     compared = _baseline(cards, baseline)
@@ -103,7 +108,7 @@ def fit(
             found = answers()
         sizes = {card.id: (card, row.max_batch_size) for card, row in found if row.gpu != "limit" and row.supported}
         unit = compared or next((card for card in chosen if card.name == BASELINE), None)
-        speeds = speed_answers(predictor, sizes, unit, samples=run_samples, on_progress=on_progress)
+        speeds = speed_answers(predictor, sizes, unit, samples=run_samples, host_speed=host, on_progress=on_progress)
         report = [in_fit(row, speeds.cards.get(card.id) if row.gpu != "limit" else None) for card, row in found]
         return FitReport(
             baseline=speeds.baseline,
@@ -115,6 +120,7 @@ def fit(
             gpus=tuple(report),
             notes=(
                 *predictor.notes(),
+                *filter(None, [of_host]),
                 *_in_general(predictor, exact),
                 *taken_for(cards, gpus or ()),
                 *([_limit_note(limit_card)] if limited else []),
@@ -250,6 +256,7 @@ def rank(
     *,
     gpus: Sequence[str] | None = None,
     baseline: str | None = None,
+    host_speed: float | None = None,
     samples: int | None = None,
     epochs: int | None = None,
     dataset_size: int | None = None,
@@ -269,6 +276,8 @@ def rank(
     arguments.check_names(names)
     arguments.check_gpus(gpus)
     arguments.check_sort(sort)
+    host_speeds.check(host_speed)
+    host, of_host = host_speeds.chosen(host_speed) if known or host_speed is not None else (1.0, "")
     run_samples = arguments.run_samples(samples, epochs, dataset_size)
     refs = list({ref.text: ref for ref in map(workload.parse, names)}.values())
     cards = catalogue.load()
@@ -278,9 +287,18 @@ def rank(
     if not chosen:
         raise InputError(f"no card of those asked for has CUDA: {', '.join(gpus or ())}")
     report = ranking(
-        refs, cards, chosen, unit, samples=run_samples, sort=sort, known=known, cache=cache, on_progress=on_progress
+        refs,
+        cards,
+        chosen,
+        unit,
+        samples=run_samples,
+        sort=sort,
+        known=known,
+        host_speed=host,
+        cache=cache,
+        on_progress=on_progress,
     )
-    others = taken_for(cards, gpus) if gpus else advice.left_out(cards.gpus)
+    others = [*filter(None, [of_host]), *(taken_for(cards, gpus) if gpus else advice.left_out(cards.gpus))]
     return msgspec.structs.replace(report, notes=tuple(dict.fromkeys((*report.notes, *others))))
 
 
@@ -313,6 +331,7 @@ def advise(
     wished.check_words(wishes, cards.gpus)
     chosen = advising.chosen(cards, wishes)
     past = cards.day is not None and cards.day < date.today()
+    host, of_host = host_speeds.chosen(None) if known else (1.0, "")
     report = ranking(
         refs,
         cards,
@@ -321,10 +340,11 @@ def advise(
         judge=_judge(past),
         samples=wishes.samples,
         known=known,
+        host_speed=host,
         cache=cache,
         on_progress=on_progress,
     )
-    extra = [*taken_for(cards, (*wishes.gpus, *wishes.own)), *([_PAST] if past else [])]
+    extra = [*taken_for(cards, (*wishes.gpus, *wishes.own)), *filter(None, [of_host]), *([_PAST] if past else [])]
     report = msgspec.structs.replace(report, notes=tuple(dict.fromkeys((*extra, *report.notes))))
     return advising.advise(
         report,

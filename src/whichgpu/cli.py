@@ -27,6 +27,7 @@ from whichgpu.cli_common import (
     Baseline,
     DatasetSize,
     Epochs,
+    HostSpeed,
     Json,
     NoCache,
     OwnFiles,
@@ -105,6 +106,7 @@ def fit(
         ),
     ] = None,
     baseline: Baseline = None,
+    host_speed: HostSpeed = None,
     samples: Samples = None,
     epochs: Epochs = None,
     dataset_size: DatasetSize = None,
@@ -131,6 +133,7 @@ def fit(
             memory_limit_bytes=limit,
             optimizer=optimizer,
             baseline=baseline,
+            host_speed=host_speed,
             samples=samples,
             epochs=epochs,
             dataset_size=dataset_size,
@@ -213,6 +216,7 @@ def rank(
     workloads: Annotated[list[str] | None, typer.Argument(metavar="[WORKLOAD...]", help=_WORKLOAD)] = None,
     sets: Sets = None,
     baseline: Baseline = None,
+    host_speed: HostSpeed = None,
     samples: Samples = None,
     epochs: Epochs = None,
     dataset_size: DatasetSize = None,
@@ -239,6 +243,7 @@ def rank(
         report = api.rank(
             expand(workloads or (), sets or ()),
             baseline=baseline,
+            host_speed=host_speed,
             samples=samples,
             epochs=epochs,
             dataset_size=dataset_size,
@@ -250,6 +255,17 @@ def rank(
     from whichgpu import render  # noqa: PLC0415
 
     _print(report, json, lambda console: render.print_rank(report, console))
+
+
+def _calibrate_host(workloads: bool, json: bool) -> None:
+    if workloads:
+        raise InputError("--calibrate-host measures no workload; ask for it alone")
+    from whichgpu import host_speed, render  # noqa: PLC0415
+
+    with _progress() as on_progress:
+        on_progress("timing a small step on the CPU")
+        found = host_speed.calibrate()
+    _print(found, json, lambda console: render.print_host_speed(found, console))
 
 
 cli_advise.add_to(app)
@@ -330,6 +346,13 @@ def bench(
     ] = None,
     own_files: OwnFiles = None,
     again: Annotated[bool, typer.Option("--again", help="Measure again what is on record.")] = False,
+    calibrate_host: Annotated[
+        bool,
+        typer.Option(
+            "--calibrate-host",
+            help="Instead: measure how fast this machine launches operators, which needs no GPU; fit and rank then use it.",
+        ),
+    ] = False,
     json: Json = False,
 ) -> None:
     """Measure on the GPU of this machine: largest batch, memory, speed.
@@ -339,6 +362,9 @@ def bench(
     The step time is measured until its median is known within 1 %, or the time budget ends. Data loading is not measured, also with --data:
     its first samples are read once and stay in the host's memory.
     """
+    if calibrate_host:
+        _calibrate_host(bool(workloads or sets), json)
+        return
     sizes = _batch_sizes(batch_size or [])
     limits = [text.parse_bytes(limit) for limit in memory_limit or ()]
     options = {"optimizer": optimizer} if optimizer is not None else {}

@@ -42,6 +42,14 @@ Baseline = Annotated[
         "--baseline", metavar="GPU", help="The card whose speed is 1; default: Quadro RTX 8000, where it is among them."
     ),
 ]
+HostSpeed = Annotated[
+    float | None,
+    typer.Option(
+        "--host-speed",
+        metavar="X",
+        help="Speed of the host, times the reference's; default: this machine's if bench --calibrate-host measured it.",
+    ),
+]
 Samples = Annotated[
     int | None, typer.Option("--samples", metavar="N", help="Say what a run of so many samples takes: time, energy.")
 ]

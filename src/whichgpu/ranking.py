@@ -38,13 +38,14 @@ def ranking(
     samples: int | None = None,
     sort: Sort = "price",
     known: bool = True,
+    host_speed: float = 1.0,
     cache: bool = True,
     on_progress: Progress | None = None,
 ) -> RankReport:
     """The cards `chosen` from a catalogue for all workloads, best first.
 
     `unit`: the card whose speed is 1. `judge` says which cards can run a step, by default the PyTorch that is installed.
-    `samples`: of a whole run of each workload. Cards without CUDA are answered by the rules of the nearest ones with
+    `samples`: of a whole run of each workload; `host_speed`: of the machine the cards are in, times the reference. Cards without CUDA are answered by the rules of the nearest ones with
     CUDA: memory alone, with a wider interval. The other arguments are those of `api.rank`.
     """
     chosen = [stand_in(card) for card in chosen]
@@ -70,6 +71,7 @@ def ranking(
                 samples=samples,
                 rents={card: rent for card, (_, rent) in prices.items()},
                 known=known,
+                host_speed=host_speed,
                 on_progress=told_of,
             )
             traces[ref.text] = predictor.info()

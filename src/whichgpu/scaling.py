@@ -154,13 +154,14 @@ class Scaled:
         return self._same[index]
 
     def signature(self, index: int) -> tuple[object, ...]:
-        """Equal for operators that are the same at every batch size but for the storages they touch."""
+        """Equal for operators that are the same at every batch size but for the storages they touch on the GPU."""
         low, high = self.low.ops[index], self.high.ops[index]
         return (
             low.name,
             low.phase,
             tuple((t.shape, t.dtype, t.stride) for t in (*low.inputs, *low.outputs)),
             tuple(t.shape for t in (*high.inputs, *high.outputs)),
+            [t.storage < 0 for t in low.inputs].count(True),
             _settings(low),
         )
 
@@ -245,12 +246,13 @@ class Single:
         return self.low.ops[index]
 
     def signature(self, index: int) -> tuple[object, ...]:
-        """Equal for operators that are the same but for the storages they touch."""
+        """Equal for operators that are the same but for the storages they touch on the GPU."""
         op = self.low.ops[index]
         return (
             op.name,
             op.phase,
             tuple((t.shape, t.dtype, t.stride) for t in (*op.inputs, *op.outputs)),
+            [t.storage < 0 for t in op.inputs].count(True),
             _settings(op),
         )
 

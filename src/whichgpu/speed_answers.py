@@ -52,15 +52,16 @@ def speed_answers(
     samples: int | None = None,
     rents: Mapping[str, Price | None] | None = None,
     known: bool = True,
+    host_speed: float = 1.0,
     on_progress: Progress | None = None,
 ) -> SpeedAnswers:
     """Speeds at each card's largest batch (`sizes`, by id), relative to `unit`'s, and what a run of `samples` takes.
 
-    `known`: measured and published speeds take the place of predictions.
+    `host_speed`: of the machine that the cards are in, times the reference's. `known`: measured and published speeds take the place of predictions.
     """
     if on_progress is not None:
         on_progress(f"{predictor.ref.text}: step times")
-    speeds, others = Speeds(predictor), known_speeds(predictor.ref) if known else {}
+    speeds, others = Speeds(predictor, host_speed), known_speeds(predictor.ref) if known else {}
     predicted = {name: speeds.of(card, size) for name, (card, size) in sizes.items()}
     of_unit = _of_unit(predictor, speeds, unit, predicted)
     ratios = relative(predicted, of_unit)

@@ -8,9 +8,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from whichgpu.catalogue import Gpu
+from whichgpu.host_speed import chosen
 from whichgpu.known_speeds import known_speeds
 from whichgpu.predictor import Predictor
 from whichgpu.speed import constants
+from whichgpu.speed.host import work_of
 from whichgpu.speed.parts import Parts, between, parts
 from whichgpu.speed.rates import Rates, rates
 from whichgpu.speed.record import PredictedSpeed
@@ -28,21 +30,24 @@ class TimeLook(NamedTuple):
 
 def time_of(predictor: Predictor, card: Gpu, batch_size: int) -> TimeLook | str:
     """Where the time of a step goes on a card, or why that cannot be predicted."""
-    speeds = Speeds(predictor)
+    host, of_host = chosen(None)
+    speeds = Speeds(predictor, host)
     speed = speeds.of(card, batch_size)
     if not isinstance(speed, PredictedSpeed):
         return speed
     priced = rates(card)
     low, high = speeds.around(card, batch_size)
-    trace, found = _parts(predictor, card, priced, low)
+    trace, found = _parts(predictor, card, priced, low, host)
     if low != high:
-        found = between(found, _parts(predictor, card, priced, high)[1], (batch_size - low) / (high - low))
+        found = between(found, _parts(predictor, card, priced, high, host)[1], (batch_size - low) / (high - low))
     groups = grouped(trace, found, host_limited=speed.limit == "host")
     known = known_speeds(predictor.ref).get(card.id, {}).get(batch_size)
-    return TimeLook(step_times(priced, found, groups, speed, known, speeds.note(card)), tuple(groups))
+    note = "; ".join(filter(None, [speeds.note(card), of_host]))
+    return TimeLook(step_times(priced, found, groups, speed, known, note), tuple(groups))
 
 
-def _parts(predictor: Predictor, card: Gpu, priced: Rates, batch_size: int) -> tuple[Trace, Parts]:
+def _parts(predictor: Predictor, card: Gpu, priced: Rates, batch_size: int, host_speed: float) -> tuple[Trace, Parts]:
     source = predictor.source(batch_size, card.capability)
     fitted = constants.load().constants
-    return source.low, parts(source.low, lambda index: source.op(index, batch_size), priced, fitted)
+    work = work_of(source.low, source.high, batch_size)
+    return source.low, parts(source.low, lambda index: source.op(index, batch_size), priced, fitted, work, host_speed)

@@ -20,6 +20,7 @@ from whichgpu.predictor import Predictor
 from whichgpu.scaling import Scaled, Single
 from whichgpu.speed import constants
 from whichgpu.speed.asked import TENSOR_PIPES
+from whichgpu.speed.host import work_of
 from whichgpu.speed.rates import rates
 from whichgpu.speed.record import Limit, PredictedSpeed, speed
 from whichgpu.speed.step_time import Demand, demand, predict, repeated
@@ -32,8 +33,10 @@ _LIMITS: tuple[Limit, ...] = ("compute", "memory", "host")
 class Speeds:
     """Step times of one workload, by card and batch size."""
 
-    def __init__(self, predictor: Predictor) -> None:
+    def __init__(self, predictor: Predictor, host_speed: float = 1.0) -> None:
+        """`host_speed`: of the machine that the cards are in, times the reference's."""
         self._predictor = predictor
+        self._host_speed = host_speed
         self._demands: dict[tuple[str, int], Demand] = {}
         self._alike: dict[tuple[str, int], list[tuple[int, int]]] = {}  # by class of cards and traced batch size
 
@@ -47,7 +50,9 @@ class Speeds:
             return str(error)
         if step_s <= 0:
             return "the step runs no operator on the GPU"
-        return speed(batch_size, step_s, constants.half_width(constants.load(), card.name, card.architecture), limit)
+        return speed(
+            batch_size, step_s, constants.half_width(constants.load(), card.name, card.architecture, limit), limit
+        )
 
     def best(self, card: Gpu, largest: int) -> PredictedSpeed | None:
         """The speed at the batch size with most samples per second, where that is more than 1 % above the largest batch's.
@@ -101,9 +106,9 @@ class Speeds:
     def _at(self, card: Gpu, batch_size: int) -> tuple[float, Limit]:
         """Seconds at a batch size whose operators are known, and what takes longest."""
         kept = self._predictor.step_times
-        key = kept_as(card, batch_size)
+        key = kept_as(card, batch_size, self._host_speed)
         if key not in kept:
-            step = predict(self._asked(card, batch_size), rates(card), constants.load().constants)
+            step = predict(self._asked(card, batch_size), rates(card), constants.load().constants, self._host_speed)
             kept[key] = (step.step_s if step.gpu_s else 0.0, _LIMITS.index(step.limit))
         step_s, limit = kept[key]
         return step_s, _LIMITS[int(limit)]
@@ -113,7 +118,10 @@ class Speeds:
         if (name, batch_size) not in self._demands:
             source = self._predictor.source(batch_size, card.capability)
             self._demands[name, batch_size] = demand(
-                source.low, lambda index: source.op(index, batch_size), self._alike_ops(name, source)
+                source.low,
+                lambda index: source.op(index, batch_size),
+                self._alike_ops(name, source),
+                work_of(source.low, source.high, batch_size),
             )
         return self._demands[name, batch_size]
 
@@ -127,9 +135,9 @@ class Speeds:
         return self._alike[key]
 
 
-def kept_as(card: Gpu, batch_size: int) -> str:
-    """The name under which a step time is kept; another where a lab's own figures stand for the card."""
-    return f"{card.id} {_digest(card)} {batch_size}"
+def kept_as(card: Gpu, batch_size: int, host_speed: float = 1.0) -> str:
+    """The name under which a step time is kept; another where a lab's own figures stand for the card, or for another host."""
+    return f"{card.id} {_digest(card)} {batch_size}" + (f" {host_speed:g}" if host_speed != 1 else "")
 
 
 @cache

@@ -34,6 +34,7 @@ OPTIONS = {
         "--memory-limit",
         "--optimizer",
         "--baseline",
+        "--host-speed",
         "--samples",
         "--epochs",
         "--dataset-size",
@@ -57,6 +58,7 @@ OPTIONS = {
         "[WORKLOAD...]",
         "--set",
         "--baseline",
+        "--host-speed",
         "--samples",
         "--epochs",
         "--dataset-size",
@@ -120,6 +122,7 @@ OPTIONS = {
         "--results",
         "--catalogue",
         "--again",
+        "--calibrate-host",
         "--json",
     ],
     "gpus": ["[NAME]", "--catalogue", "--json"],
@@ -284,7 +287,7 @@ def test_the_version_is_printed(capsys: pytest.CaptureFixture[str], api: FakeApi
 
 def test_fit_passes_everything_on(api: FakeApi) -> None:
     """Each option of fit reaches the call in its unit."""
-    arguments = "resnet50 --batch-size 64 --gpu 4090 --gpu h100 --memory-limit 8GiB --optimizer sgd --baseline a40 --epochs 3 --dataset-size 1000 --no-cache --timeout 90"
+    arguments = "resnet50 --batch-size 64 --gpu 4090 --gpu h100 --memory-limit 8GiB --optimizer sgd --baseline a40 --host-speed 0.5 --epochs 3 --dataset-size 1000 --no-cache --timeout 90"
     assert 0 == run("fit", *arguments.split())
     assert [
         (
@@ -295,6 +298,7 @@ def test_fit_passes_everything_on(api: FakeApi) -> None:
                 "memory_limit_bytes": 8 << 30,
                 "optimizer": "sgd",
                 "baseline": "a40",
+                "host_speed": 0.5,
                 "samples": None,
                 "epochs": 3,
                 "dataset_size": 1000,
@@ -316,6 +320,7 @@ def test_fit_leaves_what_is_not_said_open(api: FakeApi) -> None:
         "memory_limit_bytes": None,
         "optimizer": None,
         "baseline": None,
+        "host_speed": None,
         "samples": None,
         "epochs": None,
         "dataset_size": None,
@@ -356,6 +361,7 @@ def test_rank_passes_all_workloads(api: FakeApi) -> None:
             ["gpt2", "resnet50"],
             {
                 "baseline": None,
+                "host_speed": None,
                 "samples": 500,
                 "epochs": None,
                 "dataset_size": None,

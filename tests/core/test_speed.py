@@ -263,7 +263,7 @@ def test_every_constant_says_what_it_was_fitted_to() -> None:
     assert fit.fitted_on
     assert fit.points > 1000
     assert fit.date >= "2026-12"
-    assert {"card", "architecture", "none"} == set(fit.spread)
+    assert {"card", "architecture", "none", "host"} == set(fit.spread)
     assert 0 < fit.spread["card"] <= fit.spread["architecture"] <= fit.spread["none"]
 
 
@@ -271,7 +271,8 @@ def test_an_interval_is_wider_the_further_a_card_is_from_the_data() -> None:
     """A card that was measured, one of its architecture, and one of an architecture that nobody measured."""
     fit = fitted.load()
     widths = [
-        fitted.half_width(fit, *card) for card in (("T4", "Turing"), ("another", "Turing"), ("another", "of next year"))
+        fitted.half_width(fit, *card, "compute")
+        for card in (("T4", "Turing"), ("another", "Turing"), ("another", "of next year"))
     ]
     low, high = interval_s(1.0, widths[0])
 

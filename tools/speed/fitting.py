@@ -50,32 +50,34 @@ class _Sort(NamedTuple):
 
 
 class Points:
-    """Measured points as columns: each cost on each card once, and how often each point has it."""
+    """Measured points as columns: each cost on each card once, and how often each part of a point has it."""
 
     def __init__(self, points: Sequence[Measured], priors: Priors) -> None:
         self.points = points
         self.seconds = np.array([point.seconds for point in points])
         pairs: dict[tuple[str, object], int] = {}
         costs, cards, rows, places, times = [], [], [], [], []
+        launched: list[Mapping[str, float]] = []
+        part_of: list[int] = []
         for row, point in enumerate(points):
-            if point.host:
-                continue
-            for cost, count in point.counted():
-                key = (point.card.name, cost)
-                if key not in pairs:
-                    pairs[key] = len(pairs)
-                    costs.append(cost)
-                    cards.append(point.card)
-                rows.append(row)
-                places.append(pairs[key])
-                times.append(count)
+            for counted, launches in point.parts():
+                for cost, count in () if point.host else counted:
+                    key = (point.card.name, cost)
+                    if key not in pairs:
+                        pairs[key] = len(pairs)
+                        costs.append(cost)
+                        cards.append(point.card)
+                    rows.append(len(part_of))
+                    places.append(pairs[key])
+                    times.append(count)
+                part_of.append(row)
+                launched.append(launches)
+        self.part_of = np.array(part_of)
         self.rows, self.places, self.times = np.array(rows), np.array(places), np.array(times, float)
         self.columns, self.sorts = _by_card(columns_of(costs), cards)
         self.asked = [self._asked(sort, priors) for sort in self.sorts]
         self.own = {name: self._own(name) for name in self._names_of_points()}
-        self.host = np.array(
-            [[point.asked.launches[k] if point.asked else 0 for k in KINDS] for point in points], float
-        )
+        self.host = np.array([[launches.get(kind, 0) for kind in KINDS] for launches in launched], float)
         self.steps = np.array([point.asked is not None and not point.host for point in points])
         self.of_host = np.array([point.host for point in points])
 
@@ -106,11 +108,14 @@ class Points:
 
     def predicted(self, each: Floats, constants: Constants) -> Floats:
         """Seconds of points, from those of their costs."""
-        gpu = np.bincount(self.rows, self.times * each[self.places], len(self.points))
-        return self.whole(gpu, constants)
+        return self.whole(self.gpu(each), constants)
+
+    def gpu(self, each: Floats) -> Floats:
+        """Seconds that the GPU takes for each part."""
+        return np.bincount(self.rows, self.times * each[self.places], len(self.part_of))
 
     def whole(self, gpu: Floats, constants: Constants) -> Floats:
-        """Seconds of points, from those that the GPU takes."""
+        """Seconds of points, from those that the GPU takes for their parts."""
         launch, factor = np.zeros(len(self.points)), np.ones(len(self.points))
         for name, which in self.own.items():
             if name.startswith("launch."):
@@ -119,7 +124,10 @@ class Points:
                 factor[which] = np.exp(constants.get(name, 0.0))
         microseconds = np.array([constants.get(f"host.{kind}", 0.0) for kind in KINDS])
         host = 1e-6 * self.host @ microseconds
-        return np.where(self.of_host, host, np.where(self.steps, join(gpu, host) * factor, gpu + launch))
+        step, of_host, of_gpu = (
+            np.bincount(self.part_of, seconds, len(self.points)) for seconds in (join(gpu, host), host, gpu)
+        )
+        return np.where(self.of_host, of_host, np.where(self.steps, step * factor, of_gpu + launch))
 
 
 def _by_card(columns: Columns, cards: Sequence[Rates]) -> tuple[Columns, list[_Sort]]:
@@ -186,7 +194,7 @@ class Fitting:
 
     def slopes(self, values: Floats, current: Floats, each: Floats) -> Floats:
         """How deviations change with each constant."""
-        gpu = np.bincount(self.points.rows, self.points.times * each[self.points.places], len(current))
+        gpu = self.points.gpu(each)
         found = np.zeros((len(current), len(values)))
         for number, name in enumerate(self.names):
             moved = values.copy()
@@ -204,7 +212,7 @@ class Fitting:
         change = seconds_of(touched.columns, spread(touched.columns, rows)) - each[touched.costs]
         its = touched.occurrences
         weights = self.points.times[its] * change[touched.local]
-        return np.bincount(self.points.rows[its], weights, len(self.points.points))
+        return np.bincount(self.points.rows[its], weights, len(self.points.part_of))
 
     def loss(self, found: Floats, at: Floats) -> float:
         """What is made small."""

@@ -10,7 +10,7 @@ import gzip
 import json
 import lzma
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -42,9 +42,11 @@ NEUSIGHT = "NeuSight (Georgia Institute of Technology, 2025), PyTorch 2.1, CUDA 
 H200_STEPS = Path(__file__).parent / "data" / "h200_steps.jsonl"
 # launches that a queue takes; share of the GPU's time from which a full one may have held the host up
 QUEUE, WAITS = 1000, 0.7
+BUSY = 0.9  # share of a step that the GPU is busy from which the host counts for little
 _PYTORCHS = {f"cudnn_{kind}": kind for name in ("batch_norm", "batch_norm_backward") for kind in (name, f"{name}_last")}
 H200 = "operators on an H200, PyTorch 2.11"
-H200_OPS = Path(__file__).parent / "data" / "h200_ops.jsonl.xz"
+# of both grids of tools/measure_ops.py
+H200_OPS = tuple(Path(__file__).parent / "data" / f"{name}.jsonl.xz" for name in ("h200_ops", "h200_ops2"))
 
 
 class Measured(NamedTuple):
@@ -63,11 +65,13 @@ class Measured(NamedTuple):
     workload: str = ""  # whose step it is, or is part of
     share: float = 0.0  # of a step, that it is a part of
 
-    def counted(self) -> Iterator[tuple[Cost, int]]:
-        """The costs, and how often each."""
-        if self.asked is not None:
-            return iter(self.asked.costs.items())
-        return zip(self.costs, self.times or (1,) * len(self.costs), strict=True)
+    def parts(self) -> Iterator[tuple[Iterable[tuple[Cost, int]], Mapping[str, float]]]:
+        """The costs, and how often each, with what the host launches, in parts that follow each other."""
+        if self.asked is None:
+            yield zip(self.costs, self.times or (1,) * len(self.costs), strict=True), {}
+            return
+        for part in self.asked.parts or (self.asked,):
+            yield part.costs.items(), part.launches
 
 
 @cache
@@ -152,12 +156,13 @@ def neusight_convolutions(folder: Path, most: int, seed: int = 0) -> Iterator[Me
             yield Measured(NEUSIGHT, "conv", card, costs(op), float(row["Latency"]) / 1e3, f"conv@{gpu}")
 
 
-def measured_ops(path: Path = H200_OPS, card: str = "H200 SXM 141GB") -> Iterator[Measured]:
+def measured_ops(paths: Iterable[Path] = H200_OPS, card: str = "H200 SXM 141GB") -> Iterator[Measured]:
     """Points of tools/measure_ops.py."""
     where = card_named(card)
-    with lzma.open(path, "rt") as stream:
-        for line in stream:
-            row = json.loads(line)
+    for path in paths:
+        with lzma.open(path, "rt") as stream:
+            rows = [json.loads(line) for line in stream]
+        for row in rows:
             if "warm_us" not in row:
                 continue
             found = costs(operator(row), tf32_matmul=row["tf32"])
@@ -183,18 +188,31 @@ def profiled_steps(steps: Iterable[Step]) -> Iterator[Measured]:
             )  # fmt: skip
 
 
+@cache
 def timed_steps() -> dict[tuple[str, int], dict[str, Any]]:
     """Rows of tools/measure_steps.py by workload and batch size."""
     rows = map(json.loads, H200_STEPS.read_text().splitlines())
     return {(row["name"], row["batch_size"]): row for row in rows if "step_s" in row}
 
 
+def is_steady(step: Step) -> bool:
+    """Whether a step's time is right whatever else the host did: the host was quiet, or the GPU was busy nearly all the time."""
+    row = timed_steps().get((step.workload.removeprefix("truth:"), step.batch_size))
+    if not step.table.startswith("H200") or row is None or row["step_s"] != step.seconds or row.get("quiet"):
+        return True
+    return bool(row.get("busy_s", 0.0) > BUSY * step.seconds)
+
+
 def host_times(steps: Iterable[Step]) -> Iterator[Measured]:
-    """What the host took to queue steps of an H200, where it did not wait for the card."""
-    measured = timed_steps()
+    """What a quiet host took to queue steps of an H200 that never wait for the card, and did not for a full queue."""
+    measured = {key: row for key, row in timed_steps().items() if row.get("quiet")}
     for step in steps:
         row = measured.get((step.workload.removeprefix("truth:"), step.batch_size))
-        if row is None or (row["host_s"] > WAITS * row.get("busy_s", 0.0) and row.get("kernels", 0) > QUEUE):
+        if (
+            row is None
+            or step.asked.parts
+            or (row["host_s"] > WAITS * row.get("busy_s", 0.0) and row.get("kernels", 0) > QUEUE)
+        ):
             continue
         card = card_named(step.card)
         yield Measured(
@@ -210,7 +228,7 @@ def operator(row: dict[str, Any]) -> Op:
     if "convolution" in row["op"]:
         attributes["allow_tf32"] = row["tf32_convolution"]
     name = row["op"]
-    if not name.startswith("aten.") and not name.startswith("prims."):
+    if not name.startswith(("aten.", "prims.", "torchvision.")):
         name = f"aten.{name}"
     outputs = () if "_foreach" in name and name.split(".")[1].endswith("_") else made[1]
     return Op(name, "forward", 0, made[0], outputs, attributes)

@@ -114,7 +114,11 @@ class Pretence:
         self.set(Tensor, "data_ptr", data_ptr)
         plain_to = base.to
 
-        def move(tensor: Tensor, to_gpu: bool, *args: Any, **kwargs: Any) -> Tensor:
+        def move(tensor: Tensor, to_gpu: bool, *args: Any, non_blocking: bool = False, **kwargs: Any) -> Tensor:
+            if not to_gpu:
+                recorder.on_host("wait", tensor.numel())
+            else:
+                recorder.on_host("upload_async" if non_blocking else "upload", tensor.numel())
             if not to_gpu and not tensor.requires_grad and hollow.is_hollow(tensor):
                 value = known.value_of(tensor, True)
                 if value is not None:
@@ -144,14 +148,16 @@ class Pretence:
             if to_gpu == on_gpu:
                 return plain_to(tensor, dtype, **options)
             options.pop("copy", None)
-            return move(tensor, to_gpu, dtype, **options)
+            non_blocking = bool(kwargs.get("non_blocking") or (len(args) > 2 and args[2]))
+            return move(tensor, to_gpu, dtype, non_blocking=non_blocking, **options)
 
         def cuda(tensor: Tensor, device: Any = None, non_blocking: bool = False, memory_format: Any = None) -> Tensor:
             if device is not None:
                 operands.check_ordinal(
                     torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
                 )
-            return to(tensor, device=_CUDA, **({"memory_format": memory_format} if memory_format else {}))
+            options = {"memory_format": memory_format} if memory_format else {}
+            return to(tensor, device=_CUDA, non_blocking=non_blocking, **options)
 
         def cpu_(tensor: Tensor, memory_format: Any = None) -> Tensor:
             return to(tensor, device=torch.device("cpu"), **({"memory_format": memory_format} if memory_format else {}))
@@ -183,6 +189,8 @@ class Pretence:
             self.set(Tensor, name, self._read(getattr(Tensor, name), of_host=name != "tolist"))
 
     def _read(self, plain: Any, of_host: bool) -> Any:
+        index_of = self.recorder.index_of
+
         @functools.wraps(plain)
         def read(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
             if of_host and tensor.is_cuda and not kwargs.get("force"):
@@ -190,6 +198,8 @@ class Pretence:
                     "can't convert cuda:0 device type tensor to numpy. "
                     "Use Tensor.cpu() to copy the tensor to host memory first."
                 )
+            if index_of(tensor) is not None:
+                self.recorder.on_host("wait", tensor.numel())
             if hollow.is_hollow(tensor):
                 value = known.value_of(tensor, True)
                 if value is None and tensor.dtype.is_floating_point and known.followed(tensor):

@@ -24,6 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from whichgpu import trace
 from whichgpu.capability import CLASSES
 from whichgpu.capture import choices, hollow, in_place, known, operands, refusals
+from whichgpu.capture.host_work import HostWork, Kind
 from whichgpu.capture.operators import (
     NO_DATA,
     Operator,
@@ -43,6 +44,8 @@ Tensor = torch.Tensor
 
 # Reads the host must wait for; answered from known values, or a stand-in, or not at all.
 _UNKNOWN_FLOAT = 1.0
+# of the host, and no work: memory that is not written, and a look at it
+_FREE = frozenset({"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "_local_scalar_dense"})
 
 _next_sequence_number = torch.autograd._get_sequence_nr
 _USERS, _MACHINERY, _AUTOGRAD = -1, -2, -3  # whose code it is
@@ -76,6 +79,7 @@ class Recorder(TorchDispatchMode):
         self.dtypes: set[str] = set()
         self.events: list[tuple[int, int]] = []
         self.ops: list[tuple[Any, ...]] = []
+        self.host_work = HostWork()
         self.storage_bytes: list[int] = []
         self.storage_op: list[int] = []
         self.storage_phase: list[str] = []
@@ -206,6 +210,20 @@ class Recorder(TorchDispatchMode):
         return self._run_on_host(func, info, args, kwargs, tensors)
 
     def _run_on_host(self, func: Any, info: Operator, args: Any, kwargs: Any, tensors: list[Tensor]) -> Any:
+        out = self._make_on_host(func, info, args, kwargs, tensors)
+        if not info.no_data and info.short not in _FREE and self.step >= 0:
+            made: list[Tensor] = []
+            collect((out,) if out is not None else args, made)
+            elements = sum(t.numel() for t in made if t.layout == torch.strided)
+            self.on_host("random" if info.random else "made", elements)
+        return out
+
+    def on_host(self, kind: Kind, elements: int) -> None:
+        """The host does something itself, or waits, before it launches the next operator."""
+        if self.step >= 0:
+            self.host_work.note(self.step, len(self.ops), kind, elements)
+
+    def _make_on_host(self, func: Any, info: Operator, args: Any, kwargs: Any, tensors: list[Tensor]) -> Any:
         if self.real or info.no_data:
             return func(*args, **kwargs)
         if not any(hollow.is_hollow(t) for t in tensors):
@@ -226,11 +244,21 @@ class Recorder(TorchDispatchMode):
         if "generator" in kwargs:
             kwargs["generator"] = None
         if info.short == "_local_scalar_dense":
+            self.on_host("wait", 1)
             return func(*args, **kwargs) if self.real else self._scalar(args[0])
+        if info.short == "copy_":
+            self._note_copy(args[0], args[1], bool(kwargs.get("non_blocking") or args[2:3] == (True,)))
         self.events.append((trace.EventKind.OP, len(self.ops)))
         if self.real:
             return self._run_real(func, info, args, kwargs, tensors)
         return self._infer(func, info, args, kwargs, tensors, gpu=True)
+
+    def _note_copy(self, target: Tensor, source: Tensor, non_blocking: bool) -> None:
+        """A copy between the host and the GPU."""
+        if not self._on_gpu(target):
+            self.on_host("wait", target.numel())
+        elif not self._on_gpu(source) and source.dim():
+            self.on_host("upload_async" if non_blocking else "upload", source.numel())
 
     # ---- real tensors -----------------------------------------------------------------------------
 

@@ -205,7 +205,8 @@ def _finish(
         storages=storages,
         events=tuple((int(kind), argument) for kind, argument in events),
         notes=tuple(recorder.notes),
-        facts=_facts(recorder, pretence, ops) | {"growth_bytes": _growth_bytes(events, storages)},
+        facts=_facts(recorder, pretence, ops)
+        | {"growth_bytes": _growth_bytes(events, storages), "host_work": recorder.host_work.of(steps - 1)},
         seconds=time.perf_counter() - started,
     )
 

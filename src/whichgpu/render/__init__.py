@@ -13,6 +13,7 @@ from whichgpu.render.charts import print_chart
 from whichgpu.render.common import make_console, to_json, trimmed
 from whichgpu.render.explain import print_explain
 from whichgpu.render.fit import print_fit
+from whichgpu.render.host_speed import print_host_speed
 from whichgpu.render.lists import print_gpus, print_zoo
 from whichgpu.render.prices import print_free, print_prices, print_update
 from whichgpu.render.rank import print_rank
@@ -30,6 +31,7 @@ __all__ = [
     "print_fit",
     "print_free",
     "print_gpus",
+    "print_host_speed",
     "print_prices",
     "print_rank",
     "print_results",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 
@@ -15,7 +16,8 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     points: int  # measured operators
     date: str
     # Half the width of an interval that holds 80 % of the time, in natural logarithms of the step time, by how near the
-    # card is to those that the constants were fitted to: "card", "architecture" or "none" of it was among them.
+    # card is to those that the constants were fitted to: "card", "architecture" or "none" of it was among them; "host" where
+    # that is the limit, if it is wider.
     spread: dict[str, float]
     cards: tuple[str, ...]  # fitted to
     architectures: tuple[str, ...]
@@ -29,8 +31,14 @@ def load() -> Fit:
     return msgspec.json.decode(text, type=Fit)
 
 
-def half_width(fit: Fit, card: str, architecture: str) -> float:
-    """Half the width of the interval that holds 80 % of the time, in natural logarithms of the step time."""
-    if card in fit.cards:
-        return fit.spread["card"]
-    return fit.spread["architecture" if architecture in fit.architectures else "none"]
+def half_width(fit: Fit, card: str, architecture: str, limit: str) -> float:
+    """Half the width of the interval that holds 80 % of the time, in natural logarithms of the step time; `limit` is what takes
+    longest ("compute", "memory" or "host").
+    """
+    nearness = "card" if card in fit.cards else "architecture" if architecture in fit.architectures else "none"
+    return width(fit.spread, nearness, limit == "host")
+
+
+def width(spread: Mapping[str, float], nearness: str, by_host: bool) -> float:
+    """The same by how near a card is ("card", "architecture" or "none" of it fitted to), and whether the host is the limit."""
+    return max(spread[nearness], spread["host"]) if by_host else spread[nearness]

@@ -15,7 +15,8 @@ from math import ceil, gcd, prod
 from typing import NamedTuple
 
 from whichgpu.speed.asked import DTYPE_BYTES, TENSOR_PIPES, Cost, Product, pipe_of, tensor_bytes, total
-from whichgpu.speed.memory_bound import WITHOUT_KERNEL, by_memory, plain
+from whichgpu.speed.host import uploaded_bytes
+from whichgpu.speed.memory_bound import WITHOUT_KERNEL, by_memory, plain, safe_softmax
 from whichgpu.trace import Op, Tensor
 
 # ATen/native/cuda/MultiTensorApply.cuh: how many tensors one launch takes, by the number of lists; blocks and elements of each
@@ -35,6 +36,7 @@ _FOREACH_LISTS = {
 }
 _TAPS_TO_BEGIN = 5  # of a depthwise kernel, that an element's beginning and end take as long as
 _CHANNELS = {"tf32": 4, "fp16": 8, "bf16": 8}  # that tensor cores take at a time: 16 bytes; fewer are filled up
+_QUICK_DEPTHWISE = 5
 _ATTENTION_ROWS = 64  # that an attention kernel takes at a time; sequences are filled up to a multiple
 _ATTENTION = ("flash", "efficient", "cudnn", "fused", "math")
 
@@ -52,12 +54,12 @@ def costs(op: Op, *, tf32_matmul: bool = False) -> tuple[Cost, ...]:
 
 def _costs(op: Op, tf32_matmul: bool) -> tuple[Cost, ...]:
     base = op.name.split(".")[1] if op.name.count(".") > 1 else op.name
-    if base in WITHOUT_KERNEL:
+    if base in WITHOUT_KERNEL or uploaded_bytes(op):  # copies from the host take the host's time
         return ()
     if base in ("mm", "addmm", "bmm", "baddbmm", "_grouped_mm", "addmv", "mv", "dot", "_scaled_mm"):
         return (_matrix_product(op, base, tf32_matmul),)
     if base in ("convolution", "_convolution", "cudnn_convolution"):
-        return (_convolution(op),)
+        return _convolution(op)
     if base == "convolution_backward":
         return _convolution_backward(op)
     if base.startswith("_scaled_dot_product_") and base.split("_")[4] in _ATTENTION:
@@ -66,6 +68,8 @@ def _costs(op: Op, tf32_matmul: bool) -> tuple[Cost, ...]:
         return _recurrent(op, base)
     if base.startswith(("_foreach_", "_fused_adam", "_fused_sgd", "_fused_adagrad", "_amp_foreach")):
         return (_many_tensors(op, base),)
+    if base == "_safe_softmax":
+        return safe_softmax(op)
     return (by_memory(op, base),)
 
 
@@ -105,12 +109,16 @@ def _layout(tensor: Tensor) -> bool:
     return len(tensor.stride) > 2 and tensor.stride[1] == 1
 
 
-def _convolution(op: Op) -> Cost:
+def _convolution(op: Op) -> tuple[Cost, ...]:
     image, weight, out = op.inputs[0], op.inputs[1], op.outputs[0]
     groups, transposed = _settings(op)
     bytes_ = tensor_bytes(image) + tensor_bytes(weight) + tensor_bytes(out)
     passing = _pass(image, weight, out, transposed)
-    return _convolving("convolution", passing, op, image, weight, bytes_, groups)
+    found = _convolving("convolution", passing, op, image, weight, bytes_, groups)
+    if len(op.inputs) < 3 or (found.kind == "depthwise" and not _layout(image)):
+        return (found,)
+    # PyTorch adds the bias to what cuDNN leaves (`add_` of _convolution in ATen/native/Convolution.cpp)
+    return found, Cost("broadcast", "fp32", 0.0, 2 * tensor_bytes(out), 1, None, float(prod(out.shape)))
 
 
 def _settings(op: Op) -> tuple[int, bool]:
@@ -179,16 +187,25 @@ def _convolving(kind: str, passing: _Passing, op: Op, image: Tensor, weight: Ten
     else:
         product = Product(groups, each_out, each_in * kernel, batch * out_size)
     if groups > 1 and each_in == 1:
-        return _depthwise(form, passing, image, flops, bytes_)
+        return _depthwise(form, passing, image, weight, flops, bytes_)
     if groups > 1:
         return Cost(form.replace("convolution", "grouped"), pipe, flops, bytes_, 1, product)
     kind = form + _shape(kernel, len(image.shape) - 2, op)
     return Cost(kind + ("_last" if _layout(image) or _layout(weight) else ""), pipe, flops, bytes_, 1, product)
 
 
-def _depthwise(form: str, passing: _Passing, image: Tensor, flops: float, bytes_: int) -> Cost:
-    """A convolution of each channel by itself: no product; a thread takes an element and goes over the kernel."""
-    kind = form.replace("convolution", "depthwise") + ("_last" if _layout(image) else "")
+def _depthwise(form: str, passing: _Passing, image: Tensor, weight: Tensor, flops: float, bytes_: int) -> Cost:
+    """A convolution of each channel by itself: no product; a thread takes an element and goes over the kernel.
+
+    With channels last cuDNN computes them all, else PyTorch itself but for halves with a kernel of up to 5 x 5 (`use_cudnn_depthwise`
+    in ATen/native/Convolution.cpp). cuDNN has quick kernels up to that size, of each precision, and a general one.
+    """
+    kind = form.replace("convolution", "depthwise")
+    large = max(weight.shape[2:], default=1) > _QUICK_DEPTHWISE
+    if _layout(image):
+        kind += "_last" + ("_float" if image.dtype == "float32" else "") + ("_large" if large else "")
+    elif image.dtype == "float16" and not large and len(weight.shape) == 4:
+        kind += "_half"
     elements = passing.batch * passing.out_size * passing.out_channels
     if form == "convolution_input":
         elements = passing.batch * passing.in_size * passing.in_channels

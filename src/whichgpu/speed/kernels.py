@@ -28,7 +28,13 @@ TILES = ((256, 128), (128, 128), (128, 64), (64, 64), (64, 32), (32, 32))
 CUTS = (1, 2, 4, 8, 16, 32)
 _LEAST_INNER, _MOST_WAVES = 64, 8  # of a cut, and of the tiles that cuts make
 _SHARPNESS = 4.0  # of the change between limits; 1 adds them, infinity takes the larger
+# multiply-adds that a multiprocessor's tensor cores begin in a clock where nothing is halved (Turing); the faster they are, the
+# harder to feed from shared memory, whose width is the same everywhere
+_TENSOR_RATES = {"half": 512, "tf32": 256}
+_CAP = 10.0  # the same of the power limit, which clocks obey at once
 _MANY_LANES = 96  # multiprocessors of 128 lanes share schedulers and registers that feed 64 elsewhere
+# whose multiprocessors compute addresses in the lanes of float32; Volta has lanes of their own (its whitepaper of 2017)
+_ONE_PIPE = ("Kepler", "Maxwell", "Pascal")
 HALVES = ("fp16", "bf16")
 # where nothing was measured, as logarithms: elements a clock and multiprocessor, microseconds that a kernel takes to begin and end
 _PACE, _START = 1.8, 0.0
@@ -89,15 +95,24 @@ def sustained_flops(rates: Rates, pipe: str, constants: Constants) -> float:
     peak = rates.flops[pipe]
     group = "fp32" if pipe == "fp64" else _group(pipe, rates)
     share = exp(constants.get(f"peak.{group}", -0.25) + constants.get(f"peak.{group}.{rates.architecture}", 0.0))
-    if group == "fp32" and rates.lanes > _MANY_LANES:
+    if group == "fp32" and rates.architecture in _ONE_PIPE:
+        share *= exp(constants.get("peak.shared", -0.1))
+    elif group == "fp32" and rates.lanes > _MANY_LANES:
         share *= exp(constants.get("peak.lanes", -0.15))
+    if group != "fp32":
+        share *= _tensor_rate(group, peak, rates) ** -constants.get("peak.rate", 0.3)
     per_watt = exp(
         constants.get("power.fp32", 24.8) + constants.get("power.year", 0.1) * (rates.year - 2018)
         + (0.0 if group == "fp32" else constants.get(f"power.{group}", 1.3))
     )  # fmt: skip
     allowed = per_watt * rates.watts
     reached = peak * share
-    return float((reached**-_SHARPNESS + allowed**-_SHARPNESS) ** (-1 / _SHARPNESS))
+    return float((reached**-_CAP + allowed**-_CAP) ** (-1 / _CAP))
+
+
+def _tensor_rate(group: str, peak: float, rates: Rates) -> float:
+    """Multiply-adds that a multiprocessor's tensor cores begin in a clock, 1 for those of Turing where nothing is halved."""
+    return peak / (2 * rates.multiprocessors * rates.clock_hz * _TENSOR_RATES[group])
 
 
 def _group(pipe: str, rates: Rates) -> str:
@@ -107,7 +122,7 @@ def _group(pipe: str, rates: Rates) -> str:
 
 def coefficients(kind: str, pipe: str, product: bool, rates: Rates, constants: Constants) -> Coefficients:
     """What the seconds of costs of one sort follow from on a card."""
-    share = constants.get(f"bandwidth.{rates.architecture}", 0.0)
+    share = constants.get("bandwidth", -0.4) + constants.get(f"bandwidth.{rates.architecture}", 0.0)
     bandwidth = rates.bandwidth * exp(share + constants.get(f"memory.{'product' if product else kind}", -0.35))
     pace, ramp_s, smooth = inf, 1e-6 * constants["ramp"], constants["shape.smooth"]
     cache_bytes, gain = (
@@ -142,6 +157,8 @@ def _arithmetic(kind: str, pipe: str, rates: Rates, constants: Constants) -> tup
         rate *= exp(constants.get(f"product.{kind}", 0.0))
     if group != "fp32":  # which all constants are about, and these about their differences
         rate *= exp(constants.get(f"product.{kind}.{group}", 0.0))
+        if kind.startswith(("convolution", "grouped")):  # which feed them less, so that faster ones help them less
+            rate *= _tensor_rate(group, rates.flops[pipe], rates) ** -constants.get("peak.rate.convolution", 0.2)
         start *= exp(constants.get(f"start.{group}", 0.0))
         depth += constants.get(f"shape.depth.{group}", 0.0)
         small += constants.get(f"shape.small.{group}", 0.0)

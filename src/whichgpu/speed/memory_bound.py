@@ -55,17 +55,22 @@ _KINDS = (
     ("bilinear", ("upsample_bilinear2d", "upsample_bicubic2d", "grid_sampler")),
     ("nearest", ("upsample_", "reflection_pad")),
     ("embedding_backward", ("embedding_dense_backward", "embedding_backward")),
-    ("sort", ("sort", "topk", "_unique", "unique", "nonzero", "randperm", "nms", "bincount", "searchsorted", "msort")),
+    ("sort", ("sort", "topk", "_unique", "unique", "nonzero", "randperm", "bincount", "searchsorted", "msort")),
     ("cumulative", ("cumsum", "cumprod", "logcumsumexp")),
     ("reduction", ("sum", "mean", "linalg_vector_norm", "norm", "max", "min", "amax", "amin", "argmax", "argmin", "any", "all",
                    "var", "std", "mse_loss", "l1_loss", "smooth_l1_loss", "binary_cross_entropy", "prod", "count_nonzero")),
     ("cat", ("cat", "stack")),
+    ("roll", ("roll",)),
     ("gelu_backward", ("gelu_backward", "silu_backward")),
     ("gelu", ("gelu", "silu", "sigmoid")),
 )  # fmt: skip
 _SORTED_ROWS = 3072  # ATen/native/cuda/Embedding.cu: more indices than this are sorted first
 NARROW = 256  # elements of a row below which the gradients of a layer norm's weights are summed by another kernel
 _PIXELS_A_BLOCK = 1024
+_FEW_COLUMNS, _MOST_THREADS = 64, 1024  # of a block of a softmax across memory
+_RESIDENT_THREADS = 2048  # of a multiprocessor
+_POINTS = 4  # of a region's element where the step leaves their number to its size
+_CROWDED = 64  # values for each place
 _CHANNELS_AT_ONCE = 2  # that a processor works on, each in a block of its own
 _CUDNN_SAMPLES = 880801  # aten/src/ATen/native/Normalization.cpp
 
@@ -79,6 +84,11 @@ def by_memory(op: Op, base: str) -> Cost:
         return _copy(op)
     if base.startswith("_embedding_bag"):
         return _bag(op, base)
+    if base == "nms":  # a single block decides about one box after the other
+        boxes = op.inputs[0].shape[0]
+        return _cost("suppression", op, total(op.inputs), boxes, parts=1)
+    if base in ("roi_align", "_roi_align_backward"):
+        return _regions(op, base)
     if base in _LOOK_UPS:
         rows = max((prod(tensor.shape) for tensor in op.inputs[1:]), default=1)
         return _cost("look_up", op, 2 * total(op.outputs) + total(op.inputs[1:]), rows)
@@ -109,26 +119,68 @@ def _of_kind(kind: str, op: Op, moved: int, units: int) -> Cost:
         narrow = "_narrow" if shape and shape[-1] < NARROW else ""
         return _cost(kind + narrow, op, moved, prod(shape[:-1]))
     if kind.startswith("batch_norm"):
-        image = op.inputs[1 if kind.endswith("backward") and len(op.inputs) > 1 else 0]
-        weight = op.inputs[2 if kind.endswith("backward") else 1 :][:1]
+        backward = kind.endswith("backward")
+        image = op.inputs[1 if backward and len(op.inputs) > 1 else 0]
+        weight = op.inputs[2 if backward else 1 :][:1]
         kind = ("cudnn_" if by_cudnn(image, weight) else "") + kind + _last(image)
         channels = image.shape[1] if len(image.shape) > 1 else 1
+        if op.attributes.get("training", op.attributes.get("train")) is False and not backward:
+            return _cost("norm_applied" + _last(image), op, moved, units)  # no statistics: one pass
         return _cost(kind, op, moved, units, parts=0 if kind.endswith("_last") else ceil(channels / _CHANNELS_AT_ONCE))
     if kind == "bilinear" and op.outputs and len(op.outputs[0].shape) == 4:
         last = _last(op.inputs[0])
         pixels = prod(op.outputs[0].shape[2:])  # a thread goes over all channels and images at its pixel
         return _cost(kind + last, op, moved, units, parts=0 if last else ceil(pixels / _PIXELS_A_BLOCK))
+    if kind == "bilinear_backward" and _elements(op.inputs) > _CROWDED * _elements(op.outputs):
+        return _cost("bilinear_backward_few", op, moved, units)
     if kind.startswith(("max_pool", "avg_pool", "nearest", "bilinear", "group_norm")):
         return _cost(kind + _last(op.inputs[0]), op, moved, units)
     if kind.startswith("softmax") and _across(op):
-        inner = prod(op.outputs[0].shape) // max(op.outputs[0].shape[int(op.attributes["dim"])], 1)
-        return _cost(kind + "_columns", op, moved, units, parts=ceil(inner / _PIXELS_A_BLOCK))  # a thread a column
+        return _softmax_across(kind, op, moved)
     if kind == "embedding_backward":
         looked_up = prod(op.inputs[1].shape) if len(op.inputs) > 1 else 1
         return _cost(kind + ("_sorted" if looked_up > _SORTED_ROWS else ""), op, moved, looked_up)
     if kind == "reduction":
         return _cost(_reduction(op), op, moved, units)
     return _cost(kind, op, moved, units)
+
+
+def _softmax_across(kind: str, op: Op, moved: int) -> Cost:
+    """A thread goes along a column, several where columns are few and long (SpatialSoftMax_getBlockSize in
+    ATen/native/cuda/SoftMax.cu); few threads take as long as one, which waits for memory at each element.
+    """
+    shape = op.outputs[0].shape
+    dim = int(op.attributes["dim"]) % len(shape)
+    length, inner = max(shape[dim], 1), prod(shape[dim + 1 :])
+    side_by_side = 1
+    if inner <= _FEW_COLUMNS <= length:
+        while inner * side_by_side * 2 <= _MOST_THREADS and side_by_side * 2 <= length:
+            side_by_side *= 2
+    threads = prod(shape) // length * side_by_side / _RESIDENT_THREADS
+    steps = ceil(length / side_by_side)
+    return _cost(kind + "_columns", op, moved, threads * steps, parts=max(ceil(threads), 1))
+
+
+def safe_softmax(op: Op) -> tuple[Cost, ...]:
+    """A softmax, then rows of minus infinity alone made zero: four kernels (`_safe_softmax` in ATen/native/SoftMax.cpp)."""
+    scores, out = op.inputs[0], op.outputs[0]
+    elements, rows = prod(scores.shape), prod(scores.shape[:-1])
+    return (
+        _cost("softmax", op, tensor_bytes(scores) + tensor_bytes(out), elements),
+        _cost("elementwise", op, tensor_bytes(scores) + elements, elements),
+        _cost("reduction_rows", op, elements + rows, elements),
+        _cost("broadcast", op, 2 * tensor_bytes(out), elements),
+    )
+
+
+def _regions(op: Op, base: str) -> Cost:
+    """What detectors cut out of feature maps, or its gradient: some points for each element, four neighbours each."""
+    cut = op.inputs[0] if "backward" in base else op.outputs[0]
+    ratio = op.attributes.get("sampling_ratio", 0)
+    points = ratio**2 if isinstance(ratio, int) and ratio > 0 else _POINTS
+    kind = "regions_backward" if "backward" in base else "regions"
+    moved = 2 * tensor_bytes(cut) + (total(op.outputs) if "backward" in base else 0)
+    return _cost(kind, op, moved, prod(cut.shape) * points)
 
 
 def by_cudnn(image: Tensor, weight: tuple[Tensor, ...]) -> bool:
@@ -140,7 +192,7 @@ def by_cudnn(image: Tensor, weight: tuple[Tensor, ...]) -> bool:
     return few and weighted and image.dtype in ("float32", "float16")
 
 
-def _cost(kind: str, op: Op, moved: int, units: int, kernels: int = 1, parts: int = 0) -> Cost:
+def _cost(kind: str, op: Op, moved: int, units: float, kernels: int = 1, parts: int = 0) -> Cost:
     source = max((*op.inputs, *op.outputs), key=tensor_bytes, default=None)
     pipe = pipe_of(source.dtype, False) if source is not None else "fp32"
     return Cost(kind, pipe, float(op.flops), moved, kernels, None, float(units), parts)
@@ -178,11 +230,15 @@ def _scatter(op: Op, base: str) -> Cost:
     copied = 0 if base.endswith("_") else 2 * tensor_bytes(op.inputs[0])
     kernels = 1 if base.endswith("_") else 2
     if base not in _SORTED_SCATTERS:
-        return _cost("scatter", op, touched + copied, _elements(op.inputs[1:]), kernels=kernels)
+        elements = _elements(op.inputs[1:])
+        # many that are added up at few places wait for each other
+        kind = "scatter_few" if elements > _CROWDED * prod(op.inputs[0].shape) else "scatter"
+        return _cost(kind, op, touched + copied, elements, kernels=kernels)
     # rows stay whole, or else single elements
     whole = values is not None and values.shape[-1:] == op.inputs[0].shape[-1:]
     rows = prod(values.shape[: -1 if whole else None]) if values is not None else 1
-    return _cost("scatter_sorted", op, touched + copied, rows, kernels=kernels)
+    kind = "scatter_sorted" if whole else "scatter_sorted_single"
+    return _cost(kind, op, touched + copied, rows, kernels=kernels)
 
 
 def _elementwise(op: Op) -> str:

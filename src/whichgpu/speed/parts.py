@@ -6,16 +6,18 @@ of the step, and the host's.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from whichgpu.speed.asked import Cost
 from whichgpu.speed.costs import costs
-from whichgpu.speed.host import host_seconds, launches
-from whichgpu.speed.kernels import Constants, Floats, all_seconds, columns_of, join, limited_by_compute
+from whichgpu.speed.host import KINDS, Work, add_work, host_seconds, launches, modules
+from whichgpu.speed.kernels import Constants, Floats, all_seconds, columns_of, limited_by_compute
 from whichgpu.speed.rates import Rates
+from whichgpu.speed.step_time import demand, predict
 from whichgpu.trace import Op, Trace
 
 
@@ -29,13 +31,23 @@ class Parts(NamedTuple):
     host_s: Floats  # to launch them
     flops: Floats
     bytes: Floats  # that must cross the memory bus
-    step_s: float  # of all, the GPU and the host at once
+    step_s: float  # of all, the GPU and the host at once but for waits
 
 
-def parts(trace: Trace, op_at: Callable[[int], Op], rates: Rates, constants: Constants) -> Parts:
-    """The last traced step; `op_at` gives an operator by its index in the trace, at the batch size that is meant."""
+def parts(
+    trace: Trace,
+    op_at: Callable[[int], Op],
+    rates: Rates,
+    constants: Constants,
+    work: Sequence[Work] = (),
+    host_speed: float = 1.0,
+) -> Parts:
+    """The last traced step; `op_at` gives an operator by its index in the trace, and `work` is what the host does itself, at the
+    batch size that is meant. What the host does stands with the operator that comes next, or else with the last.
+    """
     tf32 = bool(trace.facts.get("tf32_matmul"))
     index = [number for number, op in enumerate(trace.ops) if op.step == trace.steps - 1]
+    launched = _before(trace, index, work)
     asked: list[Cost] = []
     owners, pipes, host_s = [], [], []
     for place, number in enumerate(index):
@@ -44,7 +56,9 @@ def parts(trace: Trace, op_at: Callable[[int], Op], rates: Rates, constants: Con
         asked += own
         owners += [place] * len(own)
         pipes.append(max(own, key=lambda cost: cost.flops).pipe if any(cost.flops for cost in own) else "")
-        host_s.append(host_seconds(launches([op]), constants))
+        for kind, count in launches([op]).items():
+            launched[place][kind] += count
+        host_s.append(host_seconds(launched[place], constants) / host_speed)
     columns = columns_of(asked)
     seconds = all_seconds(columns, rates, constants) if asked else np.zeros(0)
     limited = limited_by_compute(columns, rates, constants) if asked else np.zeros(0, bool)
@@ -61,8 +75,20 @@ def parts(trace: Trace, op_at: Callable[[int], Op], rates: Rates, constants: Con
         host,
         of_each(columns.flops),
         of_each(columns.bytes),
-        float(join(float(gpu_s.sum()), float(host.sum()))) if gpu_s.sum() else 0.0,
+        predict(demand(trace, op_at, work=work), rates, constants, host_speed).step_s if gpu_s.sum() else 0.0,
     )
+
+
+def _before(trace: Trace, index: Sequence[int], work: Sequence[Work]) -> list[dict[str, float]]:
+    """What the host does before it launches each operator: modules that it calls, data that it makes, waits."""
+    found = [dict.fromkeys(KINDS, 0.0) for _ in index]
+    places = {number: place for place, number in enumerate(index)}
+    for number in modules((number, trace.ops[number]) for number in index):
+        found[places[number]]["module"] += 1
+    for entry in work:
+        if found:
+            add_work(found[min(bisect_left(index, entry.place), len(index) - 1)], [entry])
+    return found
 
 
 def between(first: Parts, last: Parts, share: float) -> Parts:
