@@ -66,7 +66,7 @@ def predict_all(only: Sequence[str]) -> None:
     path = DATA / "predicted.jsonl"
     kept = {(row["name"], row["batch_size"]): row for row in (rows(path.name) if path.exists() else ())}
     for name, batch_size in _measured():
-        if not only or name.partition("?")[0] in only:
+        if not only or {name, name.partition("?")[0]} & set(only):
             kept[name, batch_size] = predict(name, batch_size)
             print(json.dumps(kept[name, batch_size]), flush=True)
             lines = [json.dumps(kept[key]) + "\n" for key in _measured() if key in kept]
