@@ -59,6 +59,25 @@ def test_of_a_run_the_least_rent_is_the_best_value() -> None:
     assert min(rents, key=lambda name: rents[name]) == picks(report)["best value to rent"][0]
 
 
+def test_nothing_over_the_budget_is_chosen_for_being_under_it_in_another_way() -> None:
+    """For 300 USD only the RTX 3060 is to be bought, and for 1.02 nothing, while the run is rented for that on two cards."""
+    run = ranking(samples=3_600_000)
+    assert {
+        "best value to rent": ("RTX 3090", "rent"),
+        "best value to buy": (card("RTX 3060").name, "buy"),
+        "fastest": (card("H100 SXM").name, "rent"),
+        "cheapest": (card("RTX 3060").name, "buy"),
+    } == picks(ask(run, samples=3_600_000, budget_usd=300.0))
+    assert {"best value to rent": ("RTX 3090", "rent"), "fastest": ("RTX 4090", "rent")} == picks(
+        ask(
+            run,
+            market([offer("H100 SXM", 90, "cloud-on-demand", provider=str(n)) for n in range(3)]),
+            samples=3_600_000,
+            budget_usd=1.02,
+        )
+    )
+
+
 def test_cards_that_fail_at_something_are_not_chosen() -> None:
     """With two workloads the cheapest is the cheapest that trains both."""
     report = ask(ranking(2))

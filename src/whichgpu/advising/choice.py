@@ -2,13 +2,14 @@
 
 Best value to rent is the least rent of the run where one was asked about, and else most work for a dollar of rent; best value to
 buy is most work for a dollar of the price. Work is the geometric mean over the workloads of samples a second. Prices that are
-stale decide nothing where there is another.
+stale decide nothing where there is another, and what is over the budget in one way is not chosen for being under it in the other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+from whichgpu.advising.limits import in_budget
 from whichgpu.advising.records import CardAdvice, Pick, Role
 from whichgpu.advising.wishes import Way, Wishes
 
@@ -21,20 +22,20 @@ def short_list(
 ) -> tuple[Pick, ...]:
     """The picks of those that meet all wishes, and the cards that somebody has, whatever they meet."""
     pool = _most_trained(candidates)
+    to_rent = _fresh([card for card in pool if in_budget(card, "rent", wishes)], "rent")
+    to_buy = _fresh([card for card in pool if in_budget(card, "buy", wishes)], "buy")
     chosen: list[tuple[Role, Way, CardAdvice]] = []
     if wishes.way != "buy":
-        chosen += _take("best value to rent", "rent", _fresh(pool, "rent"), _rent_value)
+        chosen += _take("best value to rent", "rent", to_rent, _rent_value)
     if wishes.way != "rent":
-        chosen += _take("best value to buy", "buy", _fresh(pool, "buy"), _buy_value)
+        chosen += _take("best value to buy", "buy", to_buy, _buy_value)
     chosen += [
         (role, _way(card, wishes), card) for role, _, card in _take("fastest", "own", _had(pool, wishes), _speed)
     ]
     if wishes.way == "rent":
-        chosen += _take(
-            "cheapest", "rent", _fresh(pool, "rent"), lambda card: -card.rent.usd_per_hour if card.rent else None
-        )
+        chosen += _take("cheapest", "rent", to_rent, lambda card: -card.rent.usd_per_hour if card.rent else None)
     else:
-        chosen += _take("cheapest", "buy", _fresh(pool, "buy"), lambda card: -card.buy.usd if card.buy else None)
+        chosen += _take("cheapest", "buy", to_buy, lambda card: -card.buy.usd if card.buy else None)
     chosen += [("yours", "own", card) for card in own]
     return _merged(chosen, reason)
 
@@ -87,10 +88,12 @@ def _had(pool: Sequence[CardAdvice], wishes: Wishes) -> list[CardAdvice]:
 
 
 def _way(card: CardAdvice, wishes: Wishes) -> Way:
-    """How one comes by a card: as wished, or else by the price that is not stale, to rent before to buy."""
+    """How one comes by a card: as wished, or else within the budget by the price that is not stale, to rent before to buy."""
     if wishes.way is not None:
         return wishes.way
-    if card.rent is not None and (not card.rent.price.stale or card.buy is None):
+    if not in_budget(card, "buy", wishes):
+        return "rent"
+    if card.rent is not None and in_budget(card, "rent", wishes) and (not card.rent.price.stale or card.buy is None):
         return "rent"
     return "buy"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from whichgpu import text
 from whichgpu.advising.costs import elapsed_hours
@@ -77,6 +77,15 @@ def of_price(wishes: Wishes, money: Money) -> list[Wish]:
             )
         )
     return found
+
+
+def in_budget(card: CardAdvice, way: Literal["buy", "rent"], wishes: Wishes) -> bool:
+    """Whether a card can be had in one way for what may be spent; where no run is asked about, the budget is about no rent."""
+    if wishes.budget_usd is None:
+        return True
+    if way == "buy":
+        return card.buy is not None and card.buy.usd <= wishes.budget_usd
+    return wishes.samples is None or _sure(card.run.rent_usd if card.run is not None else None) <= wishes.budget_usd
 
 
 def can_train(workloads: int, wishes: Wishes) -> Wish:
