@@ -18,7 +18,7 @@ from whichgpu import snapshot as snapshots
 from whichgpu.advice import FitReport, FitRow, RankReport, Sort
 from whichgpu.advising import advice as advising
 from whichgpu.advising import wishes as wished
-from whichgpu.advising.records import AdviceReport, Currency
+from whichgpu.advising.records import AdviceReport
 from whichgpu.advising.wishes import Wishes
 from whichgpu.arguments import TIMEOUT_S
 from whichgpu.charts.figure import check_file
@@ -326,7 +326,7 @@ def advise(
     refs = list({ref.text: ref for ref in map(workload.parse, names)}.values())
     everything = catalogue.load()
     cards = everything.as_of(as_of or "today")
-    shown_in = _currency(currency)
+    shown_in = currencies.parse(currency)
     _check_days(everything, cards, wishes)
     wished.check_words(wishes, cards.gpus)
     chosen = advising.chosen(cards, wishes)
@@ -383,17 +383,6 @@ def _check_days(everything: catalogue.Catalogue, cards: catalogue.Catalogue, wis
             raise InputError(f"{card.name} was released in {card.release}, after the day that is asked about")
         if card.vendor not in advising.PREDICTED:
             raise InputError(f"{card.name}: nothing is predicted of {card.vendor}'s processors; name another card")
-
-
-def usd_per_unit(currency: str) -> float:
-    """What one unit of a currency is in US dollars; InputError for one without a known rate."""
-    return _currency(currency).usd_per_unit
-
-
-def _currency(code: str) -> Currency:
-    """What amounts are shown in."""
-    found = currencies.parse(code)
-    return Currency(code=found.code, usd_per_unit=found.usd_per_unit, date=found.date, source=found.source)
 
 
 def _changes(

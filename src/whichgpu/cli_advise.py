@@ -132,11 +132,12 @@ def advise(
     market = _one_of({"spot": spot, "on-demand": on_demand})
     condition = _one_of({"used": used, "new": new})
     from whichgpu import api  # noqa: PLC0415
+    from whichgpu import currency as currencies  # noqa: PLC0415
     from whichgpu.advising.wishes import Wishes  # noqa: PLC0415
     from whichgpu.sets import expand  # noqa: PLC0415
 
     names = expand(workloads or (), sets or ())
-    usd = api.usd_per_unit(currency)
+    usd = currencies.parse(currency).usd_per_unit
     wishes = Wishes(
         way=_way(way),
         batch_size=None if batch_size is None else text.parse_batch_size(batch_size),

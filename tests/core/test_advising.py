@@ -16,13 +16,14 @@ from whichgpu import api, free_machines, published, render
 from whichgpu.advice import tier_of
 from whichgpu.advising.defaults import POWER_USD_PER_KWH, RESALE
 from whichgpu.advising.families import _exponent
-from whichgpu.advising.records import AdviceReport, Currency, CurvePoint
+from whichgpu.advising.records import AdviceReport, CurvePoint
 from whichgpu.advising.wishes import Wishes, check
 from whichgpu.catalogue import load
+from whichgpu.currency import Rate, parse
 from whichgpu.errors import InputError, WhichGpuError
 from whichgpu.free_machines import FreeMachine
 
-EURO = Currency(code="EUR", usd_per_unit=1.25, date="2026-11-30", source="a bank")
+EURO = Rate(code="EUR", usd_per_unit=1.25, date="2026-11-30", source="a bank")
 
 
 def text_of(report: AdviceReport, **how: bool) -> str:
@@ -357,6 +358,12 @@ def test_amounts_are_shown_in_the_currency() -> None:
     bought = of(report, "RTX 3090").buy
     assert bought is not None
     assert 800 == bought.usd
+
+
+def test_a_rate_of_the_users_own_is_told_as_such() -> None:
+    """It has no date: that it was given is said instead."""
+    report = ask(currency=parse("EUR=1.25"))
+    assert "1 EUR is 1.25 USD (given with --currency)" in " ".join(text_of(report).split())
 
 
 def test_every_price_that_is_shown_has_its_source() -> None:

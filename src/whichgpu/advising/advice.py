@@ -14,12 +14,13 @@ from whichgpu.advising.families import families
 from whichgpu.advising.free import free_advice, services
 from whichgpu.advising.prices import Prices
 from whichgpu.advising.reasons import Reasons
-from whichgpu.advising.records import AdviceReport, CardAdvice, Currency, Empty, Pick
+from whichgpu.advising.records import AdviceReport, CardAdvice, Empty, Pick
 from whichgpu.advising.wishes import Wishes
 from whichgpu.catalogue import Catalogue, Gpu
+from whichgpu.currency import Rate, rate
 from whichgpu.free_machines import FreeMachine
 
-DOLLARS = Currency(code="USD", usd_per_unit=1.0, date="", source="")
+DOLLARS = rate("USD")
 
 
 def advise(
@@ -27,7 +28,7 @@ def advise(
     cards: Catalogue,
     wishes: Wishes,
     *,
-    currency: Currency = DOLLARS,
+    currency: Rate = DOLLARS,
     machines: Iterable[FreeMachine] = (),
     changes: Sequence[str] = (),
 ) -> AdviceReport:

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 
 from whichgpu import text
 from whichgpu.advice import RankReport
-from whichgpu.advising.records import BreakEven, CardAdvice, Currency, Rent, Whole
+from whichgpu.advising.records import BreakEven, CardAdvice, Rent, Whole
 from whichgpu.advising.wishes import Way, Wishes
 from whichgpu.catalogue import Price
+from whichgpu.currency import Rate
 from whichgpu.speed.record import PredictedSpeed
 
 _MOST_NAMES = 3
@@ -17,7 +18,7 @@ _MOST_NAMES = 3
 class Reasons:
     """Writes reasons about one ranking in one currency."""
 
-    def __init__(self, report: RankReport, wishes: Wishes, currency: Currency) -> None:
+    def __init__(self, report: RankReport, wishes: Wishes, currency: Rate) -> None:
         self._report = report
         self._wishes = wishes
         self._currency = currency
@@ -116,9 +117,9 @@ class Reasons:
         return f"cheaper than renting it from {text.format_count(round(found.hours))} h on{weeks}"
 
 
-def format_money(usd: float, currency: Currency, unit: str = "once") -> str:
+def format_money(usd: float, currency: Rate, unit: str = "once") -> str:
     """An amount in a currency."""
-    amount = text.format_amount(usd / currency.usd_per_unit, unit)
+    amount = text.format_amount(currency.of_usd(usd), unit)
     return f"{amount} {currency.code}{'/h' if unit == 'hour' else ''}"
 
 

@@ -9,18 +9,10 @@ import msgspec
 from whichgpu.advice import Basis, Tier, TraceInfo
 from whichgpu.advising.wishes import Way, Wishes
 from whichgpu.catalogue import Price
+from whichgpu.currency import Rate
 from whichgpu.speed.record import PredictedSpeed
 
-Role = Literal["best value to rent", "best value to buy", "fastest", "cheapest", "yours", "free"]
-
-
-class Currency(msgspec.Struct, frozen=True, kw_only=True):
-    """What amounts are shown in; all amounts of the record itself are US dollars."""
-
-    code: str
-    usd_per_unit: float
-    date: str  # of the rate
-    source: str
+Role = Literal["best value to rent", "best value to buy", "fastest", "cheapest", "yours"]
 
 
 class Rent(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,7 +97,7 @@ class FreeAdvice(msgspec.Struct, frozen=True, kw_only=True):
     open_to_new: bool
     card_required: bool
     stale: bool  # the terms were read too long ago to count on
-    run_seconds: float | None  # of the runs of all that fits
+    run_seconds: float | None  # of the runs of all that any card trains; None where one of these does not fit
     sessions: int | None
     weeks: float | None
     unattended: bool
@@ -176,7 +168,7 @@ class AdviceReport(msgspec.Struct, frozen=True, kw_only=True):
     basis: Basis
     as_of: str  # the day whose cards and prices these are
     wishes: Wishes
-    currency: Currency
+    currency: Rate  # in which amounts are shown; all of the record itself are US dollars
     samples: int | None
     traces: dict[str, TraceInfo]
     short_list: tuple[Pick, ...]

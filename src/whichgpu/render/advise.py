@@ -207,7 +207,7 @@ def _in_brief(card: CardAdvice, report: AdviceReport) -> tuple[str, bool]:
 
 
 def _amount(usd: float, report: AdviceReport, unit: str = "once") -> str:
-    return text.format_amount(usd / report.currency.usd_per_unit, unit)
+    return text.format_amount(report.currency.of_usd(usd), unit)
 
 
 def _print_families(families: Sequence[Family], console: Console, *, every: bool) -> None:
@@ -264,7 +264,8 @@ def _legend(report: AdviceReport) -> str:
     code = report.currency.code
     rate = ""
     if code != "USD":
-        rate = f" 1 {code} is {report.currency.usd_per_unit:g} USD ({report.currency.date})."
+        known = report.currency
+        rate = f" 1 {code} is {known.usd_per_unit:g} USD ({known.date or known.source})."
     return (
         f"{stars}Amounts are {code}: the price of the card, or /h to rent it where none is known; ~: an old price.{rate} "
         f"What is bought is taken to be sold again for {report.wishes.resale:.0%} of its price, and power to cost "
