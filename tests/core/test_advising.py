@@ -16,6 +16,7 @@ from whichgpu import api, free_machines, published, render
 from whichgpu.advice import tier_of
 from whichgpu.advising.defaults import POWER_USD_PER_KWH, RESALE
 from whichgpu.advising.families import _exponent
+from whichgpu.advising.prices import Prices
 from whichgpu.advising.records import AdviceReport, CurvePoint
 from whichgpu.advising.wishes import Wishes, check
 from whichgpu.catalogue import load
@@ -382,6 +383,20 @@ def test_every_price_that_is_shown_has_its_source() -> None:
     printed = text_of(report, why=True)
     assert "https://example.com/buy-new" in printed
     assert "Energy Information" in printed or "EIA" in printed
+
+
+@pytest.mark.parametrize("wishes", [{}, {"market": "spot"}, {"regions": ("us",)}, {"condition": "used"}])
+def test_the_offers_that_are_told_are_those_of_the_price(wishes: dict[str, Any]) -> None:
+    """Of every shipped price as many offers are named as its median is over, with its lowest and its highest."""
+    prices = Prices(load(), Wishes(**wishes))
+    for gpu in load().gpus:
+        rent = prices.rent(gpu)
+        for price in (prices.buy(gpu), rent.price if rent is not None else None):
+            if price is not None:
+                told = [float(one.usd) for one in prices.behind(gpu, price)]
+                assert (price.offers, price.lowest_usd, price.highest_usd) == (len(told), min(told), max(told)), (
+                    gpu.name
+                )
 
 
 def test_small_batches_are_marked() -> None:

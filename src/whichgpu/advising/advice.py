@@ -79,7 +79,7 @@ def advise(
         sources=(),
         notes=(*_notes(report, told), *_with_another_build(told, picks, wanted, reasons)),
     )
-    return msgspec.structs.replace(answer, sources=tuple(sources.figures(answer, cards)))
+    return msgspec.structs.replace(answer, sources=tuple(sources.figures(answer, cards, prices)))
 
 
 def chosen(cards: Catalogue, wishes: Wishes) -> list[Gpu]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from whichgpu import text
 from whichgpu.advising.defaults import POWER_SOURCE, POWER_USD_PER_KWH, RESALE, RESALE_SOURCE
-from whichgpu.advising.prices import offers_behind
+from whichgpu.advising.prices import Prices
 from whichgpu.advising.reasons import format_money
 from whichgpu.advising.records import AdviceReport, CardAdvice, Figure
-from whichgpu.catalogue import Catalogue, Gpu, Offer, Price
+from whichgpu.catalogue import Catalogue, Gpu, Price
 
 _MEMORY = "the step, traced on this machine (torch {torch}), replayed through a model of PyTorch's allocator; `whichgpu accuracy`"
 _SPEED = (
@@ -19,7 +19,7 @@ EVERY = "all"
 _FEW = 12  # of so many cards every offer is named; of more, those of the short list, and the others in one line a price
 
 
-def figures(report: AdviceReport, cards: Catalogue) -> Iterator[Figure]:
+def figures(report: AdviceReport, cards: Catalogue, prices: Prices) -> Iterator[Figure]:
     """The sources of what is said of the cards, and of what holds for all."""
     gpus = {gpu.name: gpu for gpu in cards.gpus}
     torch = next((trace.torch_version for trace in report.traces.values()), "")
@@ -27,7 +27,7 @@ def figures(report: AdviceReport, cards: Catalogue) -> Iterator[Figure]:
     picked = {pick.gpu for pick in report.short_list}
     closely = len(report.cards) <= _FEW
     for card in report.cards:
-        yield from _of_card(card, gpus[card.gpu], report, cards, closely or card.gpu in picked)
+        yield from _of_card(card, gpus[card.gpu], report, prices, closely or card.gpu in picked)
     for free in report.free:
         yield Figure(
             about=f"{free.service} {free.plan}",
@@ -70,7 +70,7 @@ def _general(report: AdviceReport, torch: str) -> Iterator[Figure]:
         )
 
 
-def _of_card(card: CardAdvice, gpu: Gpu, report: AdviceReport, cards: Catalogue, closely: bool) -> Iterator[Figure]:
+def _of_card(card: CardAdvice, gpu: Gpu, report: AdviceReport, prices: Prices, closely: bool) -> Iterator[Figure]:
     yield Figure(
         about=card.gpu,
         what="memory",
@@ -99,7 +99,7 @@ def _of_card(card: CardAdvice, gpu: Gpu, report: AdviceReport, cards: Catalogue,
             )
     for price in (card.buy, card.rent.price if card.rent is not None else None):
         if price is not None:
-            yield from _offers(card, gpu, price, report, cards) if closely else [_median(card, price, report)]
+            yield from _offers(gpu, price, report, prices) if closely else [_median(card, price, report)]
 
 
 def _median(card: CardAdvice, price: Price, report: AdviceReport) -> Figure:
@@ -115,12 +115,12 @@ def _median(card: CardAdvice, price: Price, report: AdviceReport) -> Figure:
     )
 
 
-def _offers(card: CardAdvice, gpu: Gpu, price: Price, report: AdviceReport, cards: Catalogue) -> Iterator[Figure]:
+def _offers(gpu: Gpu, price: Price, report: AdviceReport, prices: Prices) -> Iterator[Figure]:
     """Each offer that a price is the median of, or the price at launch."""
     what = "to buy" if price.unit == "once" else "to rent"
     if price.condition == "launch":
         yield Figure(
-            about=card.gpu,
+            about=gpu.name,
             what=f"{what}, at launch",
             value=format_money(price.usd, report.currency),
             basis="published",
@@ -128,32 +128,13 @@ def _offers(card: CardAdvice, gpu: Gpu, price: Price, report: AdviceReport, card
             date=price.newest,
         )
         return
-    for offer in _same_kind(offers_behind(price, cards, gpu), price):
+    for offer in prices.behind(gpu, price):
         box = f" a card, in a machine of {offer.count}" if offer.count > 1 else ""
         yield Figure(
-            about=card.gpu,
+            about=gpu.name,
             what=f"{what}, {offer.provider}",
             value=f"{format_money(float(offer.usd), report.currency, price.unit)}{box}",
             basis=offer.kind,
             source=offer.source,
             date=offer.date,
         )
-
-
-def _same_kind(offers: Iterable[Offer], price: Price) -> Iterator[Offer]:
-    """Those that the median of a price is over."""
-    condition = price.condition.partition(",")[0]
-    wanted = {
-        "new": {"buy-new"},
-        "used": {"buy-used"},
-        "lowest listing": {"buy-new", "buy-used"},
-        "on-demand": {"cloud-on-demand"},
-        "spot": {"cloud-spot"},
-    }[condition]
-    return (
-        offer
-        for offer in offers
-        if offer.kind in wanted
-        and price.oldest <= offer.date <= price.newest
-        and (price.unit == "once" or offer.count == price.least_count)
-    )

@@ -21,7 +21,7 @@ Not covered: taxes, shipping, minimum terms, discounts for long terms, and wheth
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import date
 from decimal import Decimal
 from statistics import median, quantiles
@@ -32,7 +32,7 @@ import msgspec
 from whichgpu.catalogue.days import age_days, middle, months
 from whichgpu.catalogue.records import Gpu, Offer
 
-__all__ = ["BUY_MONTHS", "NEWEST_DAYS", "RENT_MONTHS", "Kind", "Price", "interval", "price_of"]
+__all__ = ["BUY_MONTHS", "NEWEST_DAYS", "RENT_MONTHS", "Kind", "Price", "counted", "interval", "price_of"]
 
 Kind = Literal["buy", "rent", "spot"]
 
@@ -79,13 +79,25 @@ def interval(values: Sequence[float], kind: Kind, age: int) -> tuple[float, floa
 
 def price_of(gpu: Gpu, offers: Iterable[Offer], kind: Kind, day: date) -> Price | None:
     """The price of a card on a day from its offers, of which later ones do not count; None where none is known."""
+    condition, chosen = counted(gpu, offers, kind, day)
+    if not chosen:
+        return None
+    if kind == "buy":
+        return _summary(chosen, [float(offer.usd) for offer in chosen], kind, condition, day)
+    by_provider = _by_provider(chosen).values()
+    values = [float(median(offer.usd for offer in of_one)) for of_one in by_provider]
+    return _summary(chosen, values, kind, condition, day)
+
+
+def counted(gpu: Gpu, offers: Iterable[Offer], kind: Kind, day: date) -> tuple[str, list[Offer]]:
+    """The offers that the price of a card on a day is over, and their condition; none where no price is known."""
     known = [offer for offer in offers if middle(offer.date) <= day]
     if kind == "buy":
-        return _buy(gpu, known, day)
-    return _rent(known, "cloud-spot" if kind == "spot" else "cloud-on-demand", day)
+        return _to_buy(gpu, known, day)
+    return _to_rent(known, "cloud-spot" if kind == "spot" else "cloud-on-demand", day)
 
 
-def _buy(gpu: Gpu, known: list[Offer], day: date) -> Price | None:
+def _to_buy(gpu: Gpu, known: list[Offer], day: date) -> tuple[str, list[Offer]]:
     offers = [o for o in known if o.kind in {"buy-new", "buy-used"}]
     recent = [o for o in offers if _is_recent(o, day, BUY_MONTHS)]
     typical = [o for o in recent if not o.minimum]
@@ -95,13 +107,13 @@ def _buy(gpu: Gpu, known: list[Offer], day: date) -> Price | None:
         ("lowest listing", [o for o in recent if o.minimum]),
     ):
         if chosen:
-            return _once(chosen, condition, day)
+            return condition, chosen
     if offers:
         newest = max(offers, key=lambda o: middle(o.date))
         old = [o for o in offers if o.kind == newest.kind and o.date[:7] == newest.date[:7]]
-        return _once(old, f"{newest.kind.removeprefix('buy-')}, dated", day)
+        return f"{newest.kind.removeprefix('buy-')}, dated", old
     if gpu.launch_price_usd is None:
-        return None
+        return "", []
     launch = Offer(
         gpus=(gpu.id,),
         kind="buy-new",
@@ -110,27 +122,23 @@ def _buy(gpu: Gpu, known: list[Offer], day: date) -> Price | None:
         date=gpu.release,
         source=gpu.source,
     )
-    return _once([launch], "launch", day)
+    return "launch", [launch]
 
 
-def _once(offers: list[Offer], condition: str, day: date) -> Price:
-    values = [float(offer.usd) for offer in offers]
-    return _summary(offers, lambda age: interval(values, "buy", age), "once", condition, day)
-
-
-def _rent(known: list[Offer], offered: Literal["cloud-on-demand", "cloud-spot"], day: date) -> Price | None:
+def _to_rent(
+    known: list[Offer], offered: Literal["cloud-on-demand", "cloud-spot"], day: date
+) -> tuple[str, list[Offer]]:
     offers = [o for o in known if o.kind == offered and not o.minimum]
     recent = [o for o in offers if _is_recent(o, day, RENT_MONTHS)]
-    by_provider: dict[str, list[Offer]] = {}
-    for offer in recent or offers:
-        by_provider.setdefault(offer.provider, []).append(offer)
-    if not by_provider:
-        return None
-    lately = [_lately(of_one) for of_one in by_provider.values()]
-    values = [float(median(offer.usd for offer in of_one)) for of_one in lately]
     condition = offered.removeprefix("cloud-") + ("" if recent else ", dated")
-    chosen = [offer for of_one in lately for offer in of_one]
-    return _summary(chosen, lambda age: interval(values, "rent", age), "hour", condition, day)
+    return condition, [offer for of_one in _by_provider(recent or offers).values() for offer in _lately(of_one)]
+
+
+def _by_provider(offers: Iterable[Offer]) -> dict[str, list[Offer]]:
+    found: dict[str, list[Offer]] = {}
+    for offer in offers:
+        found.setdefault(offer.provider, []).append(offer)
+    return found
 
 
 def _lately(offers: list[Offer]) -> list[Offer]:
@@ -143,21 +151,15 @@ def _is_recent(offer: Offer, day: date, most_months: int) -> bool:
     return months(age_days(offer.date, day)) <= most_months
 
 
-def _summary(
-    offers: list[Offer],
-    likely: Callable[[int], tuple[float, float, float]],
-    unit: Literal["once", "hour"],
-    condition: str,
-    day: date,
-) -> Price:
+def _summary(offers: list[Offer], values: list[float], kind: Kind, condition: str, day: date) -> Price:
     dates = sorted((o.date for o in offers), key=middle)
     age = age_days(dates[-1], day)
-    low_usd, usd, high_usd = likely(age)
+    low_usd, usd, high_usd = interval(values, kind, age)
     return Price(
         usd=usd,
         low_usd=low_usd,
         high_usd=high_usd,
-        unit=unit,
+        unit="once" if kind == "buy" else "hour",
         condition=condition,
         offers=len(offers),
         lowest_usd=float(min(o.usd for o in offers)),
