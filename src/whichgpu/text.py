@@ -222,6 +222,11 @@ def format_age(days: int) -> str:
     return f"{days / 30.4375:.0f} mo" if days < 730 else f"{days / 365.25:.1f} y"
 
 
+def format_weeks(weeks: float) -> str:
+    """Weeks to two digits: "0.6 weeks", "3.3 weeks", "120 weeks"."""
+    return f"{float(f'{weeks:.2g}'):,g} weeks"
+
+
 def parse_bytes(words: str) -> int:
     """The bytes that a size such as "8GiB", "8 GB" (10^9), "11g" (GiB) or "8589934592" stands for.
 
@@ -241,7 +246,8 @@ def parse_bytes(words: str) -> int:
     return count
 
 
-_HOURS = {"min": 1 / 60, "m": 1 / 60, "h": 1.0, "d": 24.0, "days": 24.0, "w": 168.0, "weeks": 168.0}
+_LONGEST_HOURS = 87_660.0
+_HOURS = {"min": 1 / 60, "m": 1 / 60, "h": 1.0, "hours": 1.0, "d": 24.0, "days": 24.0, "w": 168.0, "weeks": 168.0}
 
 
 def parse_hours(words: str) -> float:
@@ -254,9 +260,6 @@ def parse_hours(words: str) -> float:
     if not 0 < hours <= _LONGEST_HOURS:
         raise InputError(f"{_quoted(words)}: a duration is more than 0 and at most ten years; write for example 48h")
     return hours
-
-
-_LONGEST_HOURS = 87_660.0
 
 
 def parse_batch_size(words: str) -> int:

@@ -307,10 +307,10 @@ def machine(**change: Any) -> FreeMachine:
 
 
 def test_a_free_machine_is_counted_in_sessions_and_weeks_of_one_card() -> None:
-    """100 hours on one of two T4 are 9 sessions of 12 hours and 3.3 weeks of 30; two cards do not halve it."""
+    """100 hours on one of two T4 are 9 sessions of 12 hours: 30 in each of three weeks and 10 in the next; two cards do not halve it."""
     samples = 50 * 3600 * 100
     (found,) = ask(way="free", samples=samples, machines=[machine()]).free
-    assert (9, pytest.approx(100 / 30, rel=1e-3)) == (found.sessions, found.weeks)
+    assert (9, pytest.approx(3 + 10 / 168, rel=1e-3)) == (found.sessions, found.weeks)
     assert "one of its 2 cards" in found.reason
     (one,) = ask(way="free", samples=samples, machines=[machine(count=1)]).free
     assert (found.sessions, found.weeks, found.run_seconds) == (one.sessions, one.weeks, one.run_seconds)
@@ -321,6 +321,23 @@ def test_hours_that_are_given_once_may_not_be_enough() -> None:
     (found,) = ask(way="free", samples=50 * 3600 * 100, machines=[machine(weekly_hours=None, total_hours=75)]).free
     assert found.enough is False
     assert "not enough for your run" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("hours", "deadline", "change", "left"),
+    [
+        (10, 24.0, {}, 1),
+        (10, 9.0, {}, 0),
+        (40, 170.0, {}, 0),  # 30 hours, then the next week has to come
+        (40, 180.0, {}, 1),
+        (100, 240.0, {"weekly_hours": None, "total_hours": 75}, 0),
+    ],
+)
+def test_a_deadline_holds_for_free_machines(hours: int, deadline: float, change: dict[str, Any], left: int) -> None:
+    """What a week gives may be used up in a day, and what is not enough is never in time."""
+    samples = 50 * 3600 * hours
+    report = ask(way="free", samples=samples, deadline_hours=deadline, machines=[machine(**change)])
+    assert left == len(report.free)
 
 
 def test_free_machines_are_told_by_what_they_train() -> None:

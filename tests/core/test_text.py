@@ -231,3 +231,26 @@ def test_parameters_have_three_figures(expected: str, count: int | None) -> None
 def test_operations_have_three_figures(expected: str, count: int | None) -> None:
     """Numbers of operations are shown with three figures and an SI prefix."""
     assert expected == text.format_operations(count)
+
+
+@pytest.mark.parametrize(
+    ("weeks", "words"), [(0.0123, "0.012"), (0.6, "0.6"), (3.04, "3"), (17.2, "17"), (1234.0, "1,200")]
+)
+def test_weeks_have_two_digits(weeks: float, words: str) -> None:
+    """No digit says more than is known."""
+    assert f"{words} weeks" == text.format_weeks(weeks)
+
+
+@pytest.mark.parametrize(
+    ("words", "hours"), [("90min", 1.5), ("48h", 48.0), ("2 days", 48.0), ("1.5 hours", 1.5), ("1w", 168.0)]
+)
+def test_a_duration_is_read_as_people_write_it(words: str, hours: float) -> None:
+    """A number and a unit, with or without a blank."""
+    assert hours == text.parse_hours(words)
+
+
+@pytest.mark.parametrize("words", ["", "48", "h", "0h", "1 moon", "20000d", "-3h"])
+def test_what_is_no_duration_is_refused(words: str) -> None:
+    """One line with an example."""
+    with pytest.raises(InputError, match="48h"):
+        text.parse_hours(words)

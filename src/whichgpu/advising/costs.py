@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from whichgpu.advising.records import BreakEven, Rent, Whole
-from whichgpu.advising.wishes import Wishes
+from whichgpu.advising.wishes import HOURS_A_WEEK, Wishes
 from whichgpu.catalogue import Price
 from whichgpu.runs import Run
 
@@ -42,7 +42,7 @@ def whole(runs: Sequence[Run | None], rent: Rent | None, wishes: Wishes) -> Whol
 def elapsed_hours(run: Whole, hours_per_week: float | None) -> float:
     """Hours on the clock until the runs are over, where a card runs only so many hours a week."""
     hours = run.seconds / _S_AN_HOUR
-    return hours if hours_per_week is None else hours * 168.0 / hours_per_week
+    return hours if hours_per_week is None else hours * HOURS_A_WEEK / hours_per_week
 
 
 def break_even(buy: Price | None, rent: Rent | None, tdp_w: float | None, wishes: Wishes) -> BreakEven | None:

@@ -17,7 +17,7 @@ from whichgpu.advising.wishes import HOURS_A_WEEK, Wishes
 from whichgpu.free_machines import FreeMachine
 
 _S_AN_HOUR = 3600.0
-_WEEKS_A_MONTH = 365.25 / 12 / 7
+_HOURS_A_MONTH = 24 * 365.25 / 12
 
 
 def services(machines: Iterable[FreeMachine]) -> list[str]:
@@ -46,7 +46,8 @@ def free_advice(
             card = min(ranked, key=lambda one: (one.trains, one.relative_speed or 0.0))
             found.append(_one(machine, card, wishes, reason(card), day))
     deadline = wishes.deadline_hours
-    found = [one for one in found if deadline is None or (one.weeks or float("inf")) * HOURS_A_WEEK <= deadline]
+    if deadline is not None:
+        found = [one for one in found if one.enough and one.weeks is not None and one.weeks * HOURS_A_WEEK <= deadline]
 
     def key(one: FreeAdvice) -> tuple[object, ...]:
         known = one.weeks is not None
@@ -102,10 +103,13 @@ def _one(machine: FreeMachine, card: CardAdvice, wishes: Wishes, reason: str, da
 
 
 def _weeks(hours: float, machine: FreeMachine, wishes: Wishes) -> float:
-    """Weeks until so many hours are over, by what the service and the user have in a week."""
-    monthly = machine.monthly_hours
-    most = [wishes.hours_per_week, machine.weekly_hours, monthly / _WEEKS_A_MONTH if monthly else None, HOURS_A_WEEK]
-    return hours / min(one for one in most if one)
+    """Weeks on the clock until so many hours are over: what a week or a month gives is whole when the run begins."""
+    ends = [hours * HOURS_A_WEEK / (wishes.hours_per_week or HOURS_A_WEEK)]
+    for quota, every in ((machine.weekly_hours, HOURS_A_WEEK), (machine.monthly_hours, _HOURS_A_MONTH)):
+        if quota is not None:
+            used_up = ceil(hours / quota) - 1  # how often it is waited for the next one
+            ends.append(used_up * every + hours - used_up * quota)
+    return max(ends) / HOURS_A_WEEK
 
 
 def _words(machine: FreeMachine, sessions: int | None, weeks: float | None, enough: bool | None) -> Iterator[str]:
@@ -124,7 +128,7 @@ def _words(machine: FreeMachine, sessions: int | None, weeks: float | None, enou
     elif sessions is not None:
         yield f"{text.format_count(sessions)} session{'s' * (sessions != 1)} for your run"
     if weeks is not None and weeks > 1:
-        yield f"{text.format_rate(float(f'{weeks:.2g}'))} weeks"
+        yield text.format_weeks(weeks)
     yield "runs unattended" if machine.runs_unattended else "needs somebody at the browser"
     if not machine.open_to_new:
         yield "closed to who has no account"

@@ -79,7 +79,7 @@ class Reasons:
         runs = "your run" if len(self._report.workloads) == 1 else "your runs"
         yield f"{_span(card.run)} for {runs}"
         if card.run.weeks is not None:
-            yield f"{_weeks(card.run.weeks)} at {self._wishes.hours_per_week:g} h a week"
+            yield f"{text.format_weeks(card.run.weeks)} at {self._wishes.hours_per_week:g} h a week"
 
     def _costs(self, card: CardAdvice, way: Way | None) -> Iterator[str]:
         if way in (None, "rent") and card.rent is not None:
@@ -113,7 +113,7 @@ class Reasons:
     def _pays(self, found: BreakEven) -> str:
         if found.hours is None:
             return "renting is always cheaper, as power alone costs more than the rent"
-        weeks = f" ({_weeks(found.weeks)})" if found.weeks is not None else ""
+        weeks = f" ({text.format_weeks(found.weeks)})" if found.weeks is not None else ""
         return f"cheaper than renting it from {text.format_count(round(found.hours))} h on{weeks}"
 
 
@@ -142,10 +142,6 @@ def _basis(speed: PredictedSpeed) -> str:
 def _span(run: Whole) -> str:
     low, high = text.format_long(run.seconds_low), text.format_long(run.seconds_high)
     return f"{text.format_long(run.seconds)}" + (f" ({low} to {high})" if low != high else "")
-
-
-def _weeks(weeks: float) -> str:
-    return f"{text.format_rate(float(f'{weeks:.2g}'))} weeks"
 
 
 def _some(names: Sequence[str]) -> str:
