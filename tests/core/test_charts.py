@@ -24,7 +24,7 @@ from whichgpu.charts.value import value_figure
 from whichgpu.charts.words import title_of
 from whichgpu.cli import main
 from whichgpu.errors import InputError
-from whichgpu.render.charts import bar
+from whichgpu.render.common import bar
 
 replace = msgspec.structs.replace
 
@@ -329,7 +329,7 @@ def test_long_paths_lose_their_beginning() -> None:
 @given(st.floats(0, 1), st.integers(1, 60))
 def test_a_bar_is_as_long_as_its_share(share: float, width: int) -> None:
     """To an eighth of a letter; what is more than nothing is seen."""
-    drawn = bar(share, width)
+    drawn = bar(share, width, least=1)
     assert abs(len(drawn) - share * width) <= 1.0
     assert (share > 0) == bool(drawn)
     assert set(bar(share, width, ascii_only=True)) <= {"#"}

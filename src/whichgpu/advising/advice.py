@@ -99,13 +99,12 @@ def _is_asked(card: CardAdvice, cards: Catalogue, wishes: Wishes) -> bool:
 
 def _notes(report: RankReport, cards: Sequence[CardAdvice]) -> tuple[str, ...]:
     notes = []
-    most = max((card.trains for card in cards if card.supported and not card.unmeasured), default=0)
+    able = [card for card in cards if card.supported and not card.unmeasured]
+    most = max((card.trains for card in able), default=0)
     if 0 < most < len(report.workloads):
-        least = min((card for card in cards if card.trains == most), key=lambda card: len(card.fails))
-        notes.append(
-            f"no card trains all {len(report.workloads)}: chosen among those that train {most}, "
-            f"without {', '.join(least.fails)}"
-        )
+        missing = {card.fails for card in able if card.trains == most}
+        which = f", without {', '.join(missing.pop())}" if len(missing) == 1 else ", not all of them the same ones"
+        notes.append(f"no card trains all {len(report.workloads)}: chosen among those that train {most}{which}")
     return (*notes, *report.notes)
 
 

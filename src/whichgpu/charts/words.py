@@ -5,7 +5,7 @@ from __future__ import annotations
 from whichgpu.advice import Basis
 from whichgpu.charts.records import BatchChart, Chart, RelativeChart, ValueChart
 
-BASES: dict[Basis, str] = {"predicted": "predicted", "measured": "measured", "published": "published"}
+_BASES: tuple[Basis, ...] = ("predicted", "measured", "published")
 _NAMED = 3  # workloads in a title; more are counted
 
 
@@ -47,7 +47,7 @@ def bases_of(chart: Chart) -> tuple[Basis, ...]:
     else:
         assert isinstance(chart, BatchChart)
         found = {"predicted"}
-    return tuple(basis for basis in BASES if basis in found)
+    return tuple(basis for basis in _BASES if basis in found)
 
 
 def _first_up(words: str) -> str:

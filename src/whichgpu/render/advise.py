@@ -16,6 +16,7 @@ from whichgpu.advising.records import AdviceReport, CardAdvice, Empty, Family
 from whichgpu.render.common import (
     BASIS,
     add_column,
+    bar,
     breakable,
     dense_table,
     listed,
@@ -35,7 +36,6 @@ _FEW_CARDS = 12  # up to so many have a line each
 _FEW_WORKLOADS = 3
 _BAR = 24
 _MOST_SIZES = 8
-_EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
 def print_advice(report: AdviceReport, console: Console, *, every: bool, why: bool) -> None:
@@ -238,7 +238,11 @@ def _print_families(families: Sequence[Family], console: Console, *, every: bool
         cells: list[str] = []
         for mean in means:
             most = max(mean.values(), default=1.0) or 1.0
-            cells += [text.format_ratio(mean[size]), _bar(mean[size] / most)] if size in mean else ["-", ""]
+            cells += (
+                [text.format_ratio(mean[size]), bar(mean[size] / most, _BAR, ascii_only=console.options.ascii_only)]
+                if size in mean
+                else ["-", ""]
+            )
         table.add_row(f"{size} GB", *cells)
     narrow_if_needed(table, console)
     print_whole(table, console)
@@ -250,11 +254,6 @@ def _by_memory(family: Family) -> dict[int, float]:
     for point in family.points:
         points.setdefault(text.memory_class_gb(point.memory_bytes, point.gpu), []).append(point.mean_speed)
     return {size: sum(found) / len(found) for size, found in sorted(points.items())}
-
-
-def _bar(share: float) -> str:
-    eighths = round(share * _BAR * 8)
-    return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
 
 
 def _legend(report: AdviceReport) -> str:

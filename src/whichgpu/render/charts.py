@@ -11,11 +11,10 @@ from rich.text import Text
 from whichgpu import text
 from whichgpu.charts.records import BatchChart, Chart, RelativeChart, ValueChart
 from whichgpu.charts.words import bases_of, below_title, title_of
-from whichgpu.render.common import add_column, breakable, dense_table, print_notes, print_whole
+from whichgpu.render.common import add_column, bar, breakable, dense_table, print_notes, print_whole
 
 _WIDEST_BAR, _NARROWEST_BAR = 36, 8
 _COLOURS = ("blue", "red", "green", "yellow", "magenta", "cyan", "white")
-_PARTS = " ▏▎▍▌▋▊▉"
 _MARKS = {"predicted": "", "measured": "m", "published": "p"}
 _FRONT = "<"
 
@@ -45,18 +44,9 @@ def print_chart(chart: Chart, console: Console, picture: str | None = None) -> N
     print_notes(chart.notes, console)
 
 
-def bar(share: float, width: int, *, ascii_only: bool = False) -> str:
-    """A bar of so much of a width, to an eighth of a letter."""
-    share = min(max(share, 0.0), 1.0)
-    if ascii_only:
-        return "#" * max(round(share * width), 1 if share else 0)
-    eighths = max(round(share * width * 8), 1 if share else 0)
-    return "█" * (eighths // 8) + _PARTS[eighths % 8].strip()
-
-
 def _bar(share: float, console: Console, beside: int, colour: str) -> Text:
     width = min(max(console.width - beside, _NARROWEST_BAR), _WIDEST_BAR)
-    return Text(bar(share, width, ascii_only=console.options.ascii_only), colour)
+    return Text(bar(share, width, ascii_only=console.options.ascii_only, least=1), colour)
 
 
 def _table(console: Console, titles: Sequence[str]) -> Table:
@@ -74,10 +64,10 @@ def _print_value(chart: ValueChart, console: Console) -> None:
     most = max(point.value for point in chart.points)
     unit = "hour" if chart.price == "rent" else "once"
     for point in chart.points:
-        ends = "" if point.low == point.high else f"{_figure(point.low)} to {_figure(point.high)}"
+        ends = "" if point.low == point.high else f"{text.format_rate(point.low)} to {text.format_rate(point.high)}"
         drawn = _bar(point.value / most, console, 64, "red" if point.front else "blue")
         drawn.append(f" {_FRONT}" if point.front else "")
-        value = _figure(point.value) + _MARKS[point.basis]
+        value = text.format_rate(point.value) + _MARKS[point.basis]
         old = "" if point.current else "~"
         table.add_row(
             point.gpu, f"{point.memory_gb} GB", f"{old}{text.format_amount(point.usd, unit)}", value, ends, drawn
@@ -102,7 +92,7 @@ def _print_relative(chart: RelativeChart, console: Console) -> None:
             if one is None:
                 table.add_row(*first, *of, text.UNKNOWN, "", "does not train all")
                 continue
-            ends = "" if one.low == one.high else f"{_figure(one.low)} to {_figure(one.high)}"
+            ends = "" if one.low == one.high else f"{text.format_rate(one.low)} to {text.format_rate(one.high)}"
             drawn = _bar(one.value / most, console, 56 + longest, _COLOURS[number % len(_COLOURS)])
             table.add_row(*first, *of, text.format_ratio(one.value) + _MARKS[one.basis], ends, drawn)
     print_whole(table, console)
@@ -127,7 +117,3 @@ def _print_batch(chart: BatchChart, console: Console) -> None:
 
 def _batch(chart: BatchChart, value: float) -> str:
     return text.format_ratio(value) if chart.baseline is not None else text.format_count(int(value))
-
-
-def _figure(value: float) -> str:
-    return text.format_rate(value)

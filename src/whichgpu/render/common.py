@@ -58,6 +58,15 @@ def trimmed(console: Console) -> Iterator[None]:
         console.file.write(line.replace(_SOFT_BREAK, "").rstrip(" ").replace(_HARD_BLANK, " ") + "\n")
 
 
+def bar(share: float, width: int, *, ascii_only: bool = False, least: int = 0) -> str:
+    """A bar of so much of a width, to an eighth of a letter; of what is there at all at least so many of these."""
+    share = min(max(share, 0.0), 1.0)
+    if ascii_only:
+        return "#" * max(round(share * width), least if share else 0)
+    whole, eighths = divmod(max(round(share * width * 8), least if share else 0), 8)
+    return "█" * whole + " ▏▎▍▌▋▊▉"[eighths].strip()
+
+
 def to_json(record: Any) -> str:
     """The record as indented JSON, its keys in the order of its fields."""
     return msgspec.json.format(msgspec.json.encode(record), indent=2).decode()

@@ -16,6 +16,7 @@ from whichgpu.intervals import Verdict
 from whichgpu.render.common import (
     VERDICTS,
     add_column,
+    bar,
     breakable,
     dense_table,
     format_batch,
@@ -140,16 +141,9 @@ def _bars(held: Breakdown, console: Console) -> Table:
         bars.add_column(justify=justify, no_wrap=True)
     for name, count in sorted(parts.items(), key=lambda part: -part[1]):
         if count:
-            bar = Text(_bar(count / whole, console), "cyan")
-            bars.add_row(name, text.format_bytes(count), text.format_share(count, whole), bar)
+            drawn = bar(count / whole, _BAR_WIDTH, ascii_only=console.options.ascii_only)
+            bars.add_row(name, text.format_bytes(count), text.format_share(count, whole), Text(drawn, "cyan"))
     return bars
-
-
-def _bar(share: float, console: Console) -> str:
-    if console.options.ascii_only:
-        return "#" * round(_BAR_WIDTH * share)
-    whole, eighths = divmod(round(8 * _BAR_WIDTH * share), 8)
-    return "█" * whole + ("▏▎▍▌▋▊▉"[eighths - 1] if eighths else "")
 
 
 def _items(held: Breakdown) -> list[tuple[str, int]]:
