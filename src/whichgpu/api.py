@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from whichgpu import advice, arguments, catalogue, explanation, free_machines, remedies, text, workload
+from whichgpu import advice, arguments, catalogue, explanation, free_machines, remedies, workload
 from whichgpu import currency as currencies
 from whichgpu import host_speed as host_speeds
 from whichgpu import snapshot as snapshots
@@ -28,14 +28,14 @@ from whichgpu.errors import InputError
 from whichgpu.explanation import ExplainReport
 from whichgpu.overheads import context_bytes
 from whichgpu.predictor import Predictor, Progress
-from whichgpu.ranking import Judge, by_hardware, by_installed_torch, in_turn, ranking, taken_for, unbounded
+from whichgpu.ranking import by_day, in_turn, ranking, taken_for, unbounded
 from whichgpu.speed.rates import rates
 from whichgpu.speed_answers import in_fit, lacks, speed_answers
 from whichgpu.speed_closeup import TimeLook, time_of
 from whichgpu.tables import BASELINE
 from whichgpu.torch_build import installed_torch
 from whichgpu.tracers import falling_back
-from whichgpu.what_helps import what_helps
+from whichgpu.what_helps import what_helps_in_words
 
 DEFAULT_CARD = "H200"  # whose rules hold under --memory-limit when no card is named
 
@@ -337,7 +337,7 @@ def advise(
         cards,
         chosen,
         next((card for card in chosen if card.name == BASELINE), None),
-        judge=_judge(past),
+        judge=by_day(past),
         samples=wishes.samples,
         known=known,
         host_speed=host,
@@ -361,17 +361,6 @@ _PAST = (
     "for it; steps are traced and speeds predicted for today's PyTorch all the same"
 )
 _FEW = 3  # cards that are named, and workloads, of which it is tried what helps
-
-
-def _judge(past: bool) -> Judge:
-    """Which cards can run a step: by today's PyTorch, or by their hardware alone where that is no matter."""
-
-    installed = by_installed_torch()
-
-    def judge(card: catalogue.Gpu, dtypes: Sequence[str]) -> list[str]:
-        return installed(card, dtypes) if card.cuda and not past else by_hardware(card, dtypes)
-
-    return judge
 
 
 def _check_days(everything: catalogue.Catalogue, cards: catalogue.Catalogue, wishes: Wishes) -> None:
@@ -404,18 +393,11 @@ def _changes(
     ]
     if not 0 < len(failing) <= _FEW:
         return []
-    said = []
-    for ref, card in failing:
-        room = text.format_bytes(advice.room_bytes(card, context_bytes()))
-        for one in what_helps(ref, card, size, cache=cache, on_progress=on_progress):
-            needs = text.format_bytes(one.peak_reserved_bytes)
-            fits = {"fits": "fits", "likely": "likely fits"}.get(one.verdict or "", "still does not fit")
-            most = f", up to batch {text.format_count(one.max_batch_size)}" if one.max_batch_size else ""
-            said.append(
-                f"{ref.text} on the {card.name}: with {one.change} batch {text.format_count(size)} {fits}{most} "
-                f"({needs} of {room})"
-            )
-    return said
+    return [
+        words
+        for ref, card in failing
+        for words in what_helps_in_words(ref, card, size, cache=cache, on_progress=on_progress)
+    ]
 
 
 def _baseline(cards: catalogue.Catalogue, name: str | None) -> catalogue.Gpu | None:

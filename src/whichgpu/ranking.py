@@ -98,9 +98,13 @@ def by_installed_torch() -> Judge:
     return lambda card, dtypes: catalogue.supports(card, build.version, build.cuda, dtypes)
 
 
-def by_hardware(card: Gpu, dtypes: Sequence[str]) -> list[str]:
-    """Why a card cannot run a step with any PyTorch: dtypes that it lacks."""
-    return catalogue.lacking(card, dtypes)
+def by_day(past: bool) -> Judge:
+    """Why a card cannot run a step: by the PyTorch that is installed, or by what the card lacks where that is no matter.
+
+    That is so on a day of the past, and for cards without CUDA.
+    """
+    installed = by_installed_torch()
+    return lambda card, dtypes: installed(card, dtypes) if card.cuda and not past else catalogue.lacking(card, dtypes)
 
 
 def stand_in(card: Gpu) -> Gpu:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from whichgpu import advice, remedies
+from whichgpu import advice, remedies, text
 from whichgpu.catalogue import Gpu
 from whichgpu.closeup import look_at, with_remedy
 from whichgpu.errors import WorkloadError
@@ -55,6 +55,23 @@ def what_helps(
                 break
     fitting = [one for one in outcomes if one.verdict in _FITTING]
     return tuple(fitting or sorted(outcomes, key=lambda one: one.peak_reserved_bytes)[:1])
+
+
+def what_helps_in_words(
+    ref: WorkloadRef, card: Gpu, batch_size: int, *, cache: bool = True, on_progress: Progress | None = None
+) -> list[str]:
+    """The same, a line for each change."""
+    room = text.format_bytes(advice.room_bytes(card, context_bytes()))
+    said = []
+    for one in what_helps(ref, card, batch_size, cache=cache, on_progress=on_progress):
+        needs = text.format_bytes(one.peak_reserved_bytes)
+        fits = {"fits": "fits", "likely": "likely fits"}.get(one.verdict or "", "still does not fit")
+        most = f", up to batch {text.format_count(one.max_batch_size)}" if one.max_batch_size else ""
+        said.append(
+            f"{ref.text} on the {card.name}: with {one.change} batch {text.format_count(batch_size)} {fits}{most} "
+            f"({needs} of {room})"
+        )
+    return said
 
 
 def _together(ref: WorkloadRef, bfloat16: bool) -> Iterator[Plan]:

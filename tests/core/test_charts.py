@@ -94,7 +94,7 @@ def test_an_old_price_is_no_value_of_today() -> None:
     )
     shown = records.value_chart(replace(made, gpus=old))
     assert "RTX 2070" not in [point.gpu for point in shown.points]
-    assert any("1 cards are left out with an old price" in note for note in shown.notes)
+    assert any("1 card is left out with an old price" in note for note in shown.notes)
     (point,) = [one for one in records.value_chart(replace(made, gpus=old), named=True).points if one.gpu == "RTX 2070"]
     assert (False, False) == (point.current, point.front)
 

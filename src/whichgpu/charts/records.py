@@ -194,6 +194,10 @@ def _gb(row: RankRow) -> int:
     return text.memory_class_gb(row.memory_bytes, row.gpu)
 
 
+def _cards(count: int) -> str:
+    return "1 card is" if count == 1 else f"{text.format_count(count)} cards are"
+
+
 def _supported(report: RankReport) -> list[RankRow]:
     return [row for row in report.gpus if row.supported]
 
@@ -241,7 +245,7 @@ def value_chart(report: RankReport, price: Money = "buy", *, named: bool = False
         (unpriced, f"of which no price to {price} is known"),
         (len(points) - len(shown), "with an old price or that of their launch"),
     )
-    notes = [f"{count} cards are left out {why}" for count, why in counted if count]
+    notes = [f"{_cards(count)} left out {why}" for count, why in counted if count]
     what = f"speed ({report.baseline} = 1)" if several else "samples a second"
     if price == "rent":
         what = f"hours of the {report.baseline}'s work" if several else "samples"
@@ -313,9 +317,7 @@ def relative_chart(report: RankReport, *, named: bool) -> RelativeChart:
         shown = [row for number, row in enumerate(rows) if number < MOST - 1 or row.gpu == unit.gpu][:MOST]
     left = len(_supported(report)) - len(shown)
     notes = (
-        [f"{left} cards are left out: slower ones, and those without a price of today; --gpu names them"]
-        if left
-        else []
+        [f"{_cards(left)} left out: slower ones, and those without a price of today; --gpu names them"] if left else []
     )
     return RelativeChart(
         workloads=report.workloads,
