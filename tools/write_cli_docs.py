@@ -329,7 +329,7 @@ MEANINGS: dict[tuple[str, str], str] = {
         "PredictedSpeed",
         "limit",
     ): "what takes longest, as predicted: arithmetic, memory bandwidth, or the host that launches kernels",
-    ("HostSpeed", "host"): "name of this host; `fit` and `rank` use the figure on it alone",
+    ("HostSpeed", "host"): "name of this host; the figure is used on it alone",
     ("HostSpeed", "host_speed"): "times that of the host of the measurements: the geometric mean over the phases",
     ("HostSpeed", "probe"): "what was measured here",
     ("HostSpeed", "reference"): "the same of the host of the measurements",

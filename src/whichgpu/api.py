@@ -160,6 +160,7 @@ def explain(
     gpu: str | None = None,
     snapshot: str | Path | None = None,
     roofline: str | Path | None = None,
+    host_speed: float | None = None,
     cache: bool = True,
     on_progress: Progress | None = None,
     timeout_s: float = TIMEOUT_S,
@@ -173,6 +174,7 @@ def explain(
     """
     arguments.check_name(name)
     arguments.check_batch_size(batch_size)
+    host_speeds.check(host_speed)
     arguments.check_gpu(gpu)
     cards = catalogue.load()
     card = cards.find(gpu) if gpu is not None else None
@@ -199,7 +201,7 @@ def explain(
         found = explanation.explained(look.model, look.trace, size, look.within_bytes)
         if target is not None:
             snapshots.write(snapshots.make(look.model.program(size), look.trace, look.within_bytes), target)
-        times = _time(predictor, card, size) if card is not None else ""
+        times = _time(predictor, card, size, host_speed) if card is not None else ""
         if picture is not None:
             if isinstance(times, str):
                 raise InputError(f"there is no roofline to draw: {times}")
@@ -242,12 +244,12 @@ def _check_roofline(card: catalogue.Gpu | None, picture: Path) -> None:
     check_file(picture)
 
 
-def _time(predictor: Predictor, card: catalogue.Gpu, batch_size: int) -> TimeLook | str:
+def _time(predictor: Predictor, card: catalogue.Gpu, batch_size: int, host_speed: float | None) -> TimeLook | str:
     """Where the time of a step goes on a card, or why that is not known."""
     build = installed_torch()
     dtypes = advice.dtypes_used(predictor.facts(card.capability))
     problems = catalogue.supports(card, build.version, build.cuda, dtypes)
-    return "; ".join(problems) if problems else time_of(predictor, card, batch_size)
+    return "; ".join(problems) if problems else time_of(predictor, card, batch_size, host_speed)
 
 
 @falling_back
@@ -309,6 +311,7 @@ def advise(
     wishes: Wishes | None = None,
     as_of: str | None = None,
     currency: str = "USD",
+    host_speed: float | None = None,
     known: bool = True,
     cache: bool = True,
     on_progress: Progress | None = None,
@@ -323,6 +326,7 @@ def advise(
     arguments.check_names(names)
     wishes = wishes or Wishes()
     wished.check(wishes)
+    host_speeds.check(host_speed)
     refs = list({ref.text: ref for ref in map(workload.parse, names)}.values())
     everything = catalogue.load()
     cards = everything.as_of(as_of or "today")
@@ -331,7 +335,7 @@ def advise(
     wished.check_words(wishes, cards.gpus)
     chosen = advising.chosen(cards, wishes)
     past = cards.day is not None and cards.day < date.today()
-    host, of_host = host_speeds.chosen(None) if known else (1.0, "")
+    host, of_host = host_speeds.chosen(host_speed) if known or host_speed is not None else (1.0, "")
     report = ranking(
         refs,
         cards,

@@ -176,6 +176,7 @@ def explain(
             "--roofline", metavar="FILE", help="Draw the step's roofline on the card into a .png or .svg file."
         ),
     ] = None,
+    host_speed: HostSpeed = None,
     own_files: OwnFiles = None,
     timeout: Timeout = TIMEOUT_S,
     no_cache: NoCache = False,
@@ -202,6 +203,7 @@ def explain(
             gpu=gpu[0] if gpu else None,
             snapshot=snapshot,
             roofline=roofline,
+            host_speed=host_speed,
             cache=not no_cache,
             on_progress=on_progress,
             timeout_s=timeout,
@@ -350,7 +352,7 @@ def bench(
         bool,
         typer.Option(
             "--calibrate-host",
-            help="Instead: measure how fast this machine launches operators, which needs no GPU; fit and rank then use it.",
+            help="Instead: measure how fast this machine launches operators, which needs no GPU; predicted speeds are then for it.",
         ),
     ] = False,
     json: Json = False,

@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast, get_args
 import typer
 
 from whichgpu.arguments import TIMEOUT_S
-from whichgpu.cli_common import SLOW, WORKLOAD, Json, NoCache, OwnFiles, Sets, Timeout, print_record, progress
+from whichgpu.cli_common import (
+    SLOW,
+    WORKLOAD,
+    HostSpeed,
+    Json,
+    NoCache,
+    OwnFiles,
+    Sets,
+    Timeout,
+    print_record,
+    progress,
+)
 from whichgpu.errors import InputError
 
 if TYPE_CHECKING:
@@ -44,6 +55,7 @@ def chart(
             "--out", metavar="FILE", help="Draw a picture into this .png or .svg file; replaced if it is there."
         ),
     ] = None,
+    host_speed: HostSpeed = None,
     own_files: OwnFiles = None,
     timeout: Timeout = TIMEOUT_S,
     no_cache: NoCache = False,
@@ -80,6 +92,7 @@ def chart(
             names,
             gpus=[*_with_cuda(gpu), *beside] if gpu else None,
             baseline=unit,
+            host_speed=host_speed,
             cache=not no_cache,
             on_progress=on_progress,
             timeout_s=timeout,

@@ -2,7 +2,7 @@
 
 A step is as slow as its host where that takes longer than the GPU, and hosts differ by factors. `calibrate` times a small step on
 the CPU (bench_worker/host_probe.py, in a process of its own, without a GPU), and keeps the result in the user's data folder; from
-then on `fit` and `rank` answer for this host. The speed is the geometric mean, over forward, backward and optimizer, of how many
+then on predicted speeds are for this host. The speed is the geometric mean, over forward, backward and optimizer, of how many
 times as long the reference host took for the same phase. So it is one number for all that a host does: Python, dispatcher,
 autograd and driver are taken to scale alike, and so are the random numbers of steps that make their data on the host.
 

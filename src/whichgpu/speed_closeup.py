@@ -28,9 +28,9 @@ class TimeLook(NamedTuple):
     groups: tuple[OpGroup, ...]
 
 
-def time_of(predictor: Predictor, card: Gpu, batch_size: int) -> TimeLook | str:
-    """Where the time of a step goes on a card, or why that cannot be predicted."""
-    host, of_host = chosen(None)
+def time_of(predictor: Predictor, card: Gpu, batch_size: int, host_speed: float | None = None) -> TimeLook | str:
+    """Where the time of a step goes on a card, or why that cannot be predicted; `host_speed` is that of `fit`."""
+    host, of_host = chosen(host_speed)
     speeds = Speeds(predictor, host)
     speed = speeds.of(card, batch_size)
     if not isinstance(speed, PredictedSpeed):

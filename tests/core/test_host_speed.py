@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import platform
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
+from made_up_tracer import World
 
-from whichgpu import catalogue, host_speed
+from whichgpu import api, catalogue, host_speed
+from whichgpu.advising.wishes import Wishes
 from whichgpu.errors import BenchError, InputError
 from whichgpu.host_speed import HostSpeed, Probe
 from whichgpu.speed import constants
@@ -151,6 +154,23 @@ def test_predictions_use_this_host_s_speed_unless_asked_otherwise(monkeypatch: p
     assert 0.5 == host_speed.chosen(None)[0]
     assert "0.5 times as fast" in host_speed.chosen(None)[1]
     assert 1.0 == host_speed.chosen(1.0)[0]
+
+
+@pytest.mark.parametrize("ask", ["fit", "rank", "advise", "explain"])
+def test_every_answer_with_speeds_takes_the_speed_of_the_host(world: World, ask: str) -> None:
+    """As its note says that it does; a speed that no host has is refused before anything is traced."""
+    asked: dict[str, Callable[[float], object]] = {
+        "fit": lambda speed: api.fit("bert-base", gpus=["RTX 3090"], host_speed=speed).gpus[0].speed,
+        "rank": lambda speed: api.rank(["bert-base"], gpus=["RTX 3090"], host_speed=speed).gpus[0].speed,
+        "advise": lambda speed: (
+            api.advise(["bert-base"], wishes=Wishes(gpus=("RTX 3090",)), host_speed=speed).cards[0].speed
+        ),
+        "explain": lambda speed: api.explain("bert-base", batch_size=8, gpu="RTX 3090", host_speed=speed).time,
+    }
+    with pytest.raises(InputError, match="host speed"):
+        asked[ask](0.0)
+    assert [] == world.asked
+    assert asked[ask](0.01) != asked[ask](1.0)
 
 
 @pytest.mark.parametrize("speed", [0.0, -1.0, 1e9, float("nan")])

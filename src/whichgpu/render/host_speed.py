@@ -24,7 +24,7 @@ def print_host_speed(found: HostSpeed, console: Console) -> None:
         times = [f"{probe.launches_us[phase]:,.0f}" for phase in found.reference.launches_us]
         table.add_row(name, *times, probe.processor)
     print_whole(table, console)
-    notes = [f"kept in {found.file}; fit and rank use it from now on, --host-speed 1 asks for the reference"]
+    notes = [f"kept in {found.file}; predicted speeds are for it from now on, --host-speed 1 asks for the reference"]
     if found.probe.torch != found.reference.torch or found.probe.python != found.reference.python:
         here, there = (f"torch {p.torch} on Python {p.python}" for p in (found.probe, found.reference))
         notes.append(f"{here} here, {there} there: the difference counts as the host's")
