@@ -49,6 +49,7 @@ OPTIONS = {
         "--gpu",
         "--snapshot",
         "--roofline",
+        "--host-speed",
         "--catalogue",
         "--timeout",
         "--no-cache",
@@ -100,6 +101,7 @@ OPTIONS = {
         "--as-of",
         "--all",
         "--why",
+        "--host-speed",
         "--catalogue",
         "--timeout",
         "--no-cache",
@@ -137,6 +139,7 @@ OPTIONS = {
         "--baseline",
         "--price",
         "--out",
+        "--host-speed",
         "--catalogue",
         "--timeout",
         "--no-cache",
@@ -333,7 +336,8 @@ def test_fit_leaves_what_is_not_said_open(api: FakeApi) -> None:
 def test_explain_passes_everything_on(api: FakeApi) -> None:
     """Each option of explain reaches the call, and what is not given is None."""
     assert 0 == run(
-        "explain", *"resnet50 --batch-size 64 --gpu 4090 --snapshot s.pickle --roofline r.svg --no-cache".split()
+        "explain",
+        *"resnet50 --batch-size 64 --gpu 4090 --snapshot s.pickle --roofline r.svg --host-speed 0.5 --no-cache".split(),
     )
     assert 0 == run("explain", "resnet50", "--json")
     given = {
@@ -341,11 +345,12 @@ def test_explain_passes_everything_on(api: FakeApi) -> None:
         "gpu": "4090",
         "snapshot": "s.pickle",
         "roofline": "r.svg",
+        "host_speed": 0.5,
         "cache": False,
         "on_progress": ANY,
         "timeout_s": 600.0,
     }
-    left = dict.fromkeys(("batch_size", "gpu", "snapshot", "roofline")) | {
+    left = dict.fromkeys(("batch_size", "gpu", "snapshot", "roofline", "host_speed")) | {
         "cache": True,
         "on_progress": ANY,
         "timeout_s": 600.0,
