@@ -102,8 +102,17 @@ def _group(trace: Trace, found: Parts, places: Sequence[int], host_limited: bool
         host_s=host_s,
         flops=flops,
         bytes=bytes_,
-        pipe=next((found.pipe[place] for place in places if found.pipe[place]), ""),
+        pipe=_most_used(found, places),
     )
+
+
+def _most_used(found: Parts, places: Sequence[int]) -> str:
+    """The arithmetic that most FLOPs of some operators are done in; empty where none are counted."""
+    flops: dict[str, float] = defaultdict(float)
+    for place in places:
+        if found.pipe[place]:
+            flops[found.pipe[place]] += float(found.flops[place])
+    return max(flops, key=lambda pipe: flops[pipe], default="")
 
 
 def _name(trace: Trace, index: int) -> str | None:

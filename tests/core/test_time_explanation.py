@@ -74,6 +74,14 @@ def test_repeated_layers_are_one_group() -> None:
     assert {"compute"} == {group.limit for group in groups}
 
 
+def test_the_arithmetic_of_a_group_is_that_of_most_flops() -> None:
+    """Whichever of its operators comes first."""
+    trace = of_ops(product(64, 0), product(4096, 1, dtype="float16"), names=("layer.0", "layer.1"))
+    found = parts(trace, trace.ops.__getitem__, rates(catalogue.load().find("A100 80GB")), CONSTANTS)
+    (group,) = grouped(trace, found, host_limited=False)
+    assert ("fp16", 2) == (group.pipe, group.calls)
+
+
 def test_launches_limit_a_group_only_where_they_limit_the_step() -> None:
     """Small kernels of a step that the GPU limits hide their launches behind large ones."""
     trace = of_ops(product(1))
