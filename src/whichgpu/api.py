@@ -321,7 +321,8 @@ def advise(
 
     `wishes` holds what is wished for, with amounts in US dollars; `as_of` ("2020-02") asks with the cards and prices that were
     known on that day; amounts are shown in `currency`, a code or one with a rate ("EUR=1.08"). Where few cards are named, it is also said what would make a
-    workload fit that does not. The other arguments are those of `rank`. Raises subclasses of WhichGpuError.
+    workload fit that does not. `host_speed` is that of the machine that the cards stand in, by default the
+    reference's. The other arguments are those of `rank`. Raises subclasses of WhichGpuError.
     """
     arguments.check_names(names)
     wishes = wishes or Wishes()
@@ -335,7 +336,8 @@ def advise(
     wished.check_words(wishes, cards.gpus)
     chosen = advising.chosen(cards, wishes)
     past = cards.day is not None and cards.day < date.today()
-    host, of_host = host_speeds.chosen(host_speed) if known or host_speed is not None else (1.0, "")
+    # not this host's by default: what is rented or bought does not stand in it
+    host, of_host = host_speeds.chosen(host_speed) if host_speed is not None else (host_speeds.REFERENCE_SPEED, "")
     report = ranking(
         refs,
         cards,

@@ -14,7 +14,6 @@ from whichgpu.cli_common import (
     WORKLOAD,
     DatasetSize,
     Epochs,
-    HostSpeed,
     Json,
     NoCache,
     OwnFiles,
@@ -117,7 +116,14 @@ def advise(
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="A line for every card.")] = False,
     why: Annotated[bool, typer.Option("--why", help="The source of each figure that is shown.")] = False,
-    host_speed: HostSpeed = None,
+    host_speed: Annotated[
+        float | None,
+        typer.Option(
+            "--host-speed",
+            metavar="X",
+            help="Speed of the host that the card is in, times the reference's; default: 1.",
+        ),
+    ] = None,
     catalogue: OwnFiles = None,
     timeout: Timeout = TIMEOUT_S,
     no_cache: NoCache = False,

@@ -14,6 +14,7 @@ from whichgpu import api, catalogue, comparison, measured, published, results, r
 from whichgpu.advice import Basis
 from whichgpu.comparison import Comparison
 from whichgpu.errors import CatalogueError, InputError, WhichGpuError
+from whichgpu.host_speed import REFERENCE_SPEED
 from whichgpu.measured import CardFacts
 from whichgpu.predictor import Progress
 from whichgpu.results import Measurement, Store
@@ -125,7 +126,9 @@ def _beside_published(
         raise InputError(f"nothing is published of any workload of the set; it has {', '.join(expand((), sets))}")
     found = tables.select(found, lines=list(chosen.values()))
     cards = [catalogue.load().find(card.gpu_id or card.gpu).name for card in found.cards]
-    return comparison.compare(api.rank(list(chosen), gpus=cards, cache=cache, on_progress=on_progress), cards, found)
+    # not by this host: what is published was run on another
+    ranked = api.rank(list(chosen), gpus=cards, host_speed=REFERENCE_SPEED, cache=cache, on_progress=on_progress)
+    return comparison.compare(ranked, cards, found)
 
 
 def _in_the_article() -> list[str]:

@@ -536,3 +536,13 @@ def test_the_shipped_free_machines_are_answered(world: World) -> None:
     report = api.advise(["bert-base"], wishes=Wishes(way="free"))
     assert {one.service for one in free_machines.load()} == {one.service for one in report.free}
     assert report.empty is None
+
+
+def test_who_names_a_free_service_alone_wished_for_no_card(world: World) -> None:
+    """Kaggle rents out nothing: no card is said to miss that wish, and only its machines are told."""
+    report = api.advise(["bert-base"], wishes=Wishes(providers=("kaggle",)))
+    assert report.empty is None
+    assert ["kaggle" in one.service.lower() for one in report.free] == [True] * len(report.free)
+    assert report.free
+    rented = api.advise(["bert-base"], wishes=Wishes(providers=("kaggle",), way="rent"))
+    assert rented.empty is not None

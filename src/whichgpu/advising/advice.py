@@ -12,7 +12,7 @@ from whichgpu.advising import limits, sources
 from whichgpu.advising.choice import short_list
 from whichgpu.advising.families import families
 from whichgpu.advising.free import free_advice, services
-from whichgpu.advising.prices import Prices
+from whichgpu.advising.prices import Prices, rents
 from whichgpu.advising.reasons import Reasons
 from whichgpu.advising.records import AdviceReport, CardAdvice, Empty, Pick
 from whichgpu.advising.wishes import Wishes
@@ -58,8 +58,8 @@ def advise(
     )
     candidates = [card for card in asked if not limits.meets(card, wanted)]
     empty: Empty | None = None
-    if wishes.way != "free":
-        empty = limits.emptied(asked, wanted)
+    if wishes.way != "free" and (wishes.way is not None or rents(cards, wishes)):
+        empty = limits.emptied(asked, wanted)  # who names a free service alone wished for no card
     picks = () if wishes.way == "free" else short_list(candidates, [c for c in told if c.id in own], wishes, reasons.of)
     shown = [card for card in told if not limits.meets(card, limits.of_hardware(wishes))]
     answer = AdviceReport(

@@ -74,6 +74,12 @@ class Prices:
         )
 
 
+def rents(cards: Catalogue, wishes: Wishes) -> bool:
+    """Whether one of the providers that are wished for, if any, rents out cards at all; a free service does not."""
+    names = {offer.provider for offer in cards.offers if offer.rental}
+    return not wishes.providers or any(is_named(name, words) for name in names for words in wishes.providers)
+
+
 def is_named(name: str, words: str) -> bool:
     """Whether a provider or service goes by these words: "Vast.ai" is vast-ai, "kaggle" is Kaggle Notebooks."""
     return bool(_key(words)) and _key(words) in _key(name)
