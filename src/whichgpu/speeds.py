@@ -82,7 +82,10 @@ class Speeds:
             return ""
         used = self._predictor.facts(card.capability).facts.get("dtypes", ())
         slow = [name for pipe, name in NAMES.items() if pipe in emulated and pipe in TENSOR_PIPES and name in used]
-        return f"computes {' and '.join(slow)} at the speed of float32: it has no tensor cores for it" if slow else ""
+        told = [f"computes {' and '.join(slow)} at the speed of float32: it has no tensor cores for it"] if slow else []
+        if "float64" in used and not {"float32", "float16", "bfloat16"} & set(used):
+            told.append("float64 is taken to run at the rate of its specification; no step in it was measured")
+        return "; ".join(told)
 
     def _step(self, card: Gpu, batch_size: int) -> tuple[float, Limit]:
         low, high = self.around(card, batch_size)

@@ -17,7 +17,7 @@ from whichgpu.speed.asked import Cost, Product, tensor_bytes
 from whichgpu.speed.costs import costs
 from whichgpu.speed.host import host_seconds, launches
 from whichgpu.speed.kernels import all_seconds, columns_of, kernel_seconds, limited_by_compute, sustained_flops
-from whichgpu.speed.rates import Rates, rates
+from whichgpu.speed.rates import FP64_SHARE, Rates, rates
 from whichgpu.speed.step_time import Demand, demand_of, interval_s, predict
 from whichgpu.trace import Op, Tensor
 
@@ -304,3 +304,14 @@ def test_costs_take_the_same_time_alone_as_among_others() -> None:
     every = all_seconds(columns_of(asked_for.costs), card(), CONSTANTS)
 
     assert [kernel_seconds(cost, card(), CONSTANTS) for cost in asked_for.costs] == pytest.approx(list(every))
+
+
+def test_double_precision_is_slow_where_the_card_has_little_of_it() -> None:
+    """Half of float32 on servers' cards, a 32nd or 64th on others; every card with CUDA has its share."""
+    cards = catalogue.load()
+    share = {name: rates(cards.find(name)).flops["fp64"] / rates(cards.find(name)).flops["fp32"] for name in _DOUBLE}
+    assert pytest.approx(_DOUBLE) == share
+    assert {card.compute_capability for card in cards.gpus if card.cuda} <= set(FP64_SHARE)
+
+
+_DOUBLE = {"A100 SXM4 80GB": 1 / 2, "H100 SXM5 80GB": 1 / 2, "RTX 3090": 1 / 64, "RTX 2080 Ti": 1 / 32, "B300": 1 / 64}

@@ -9,6 +9,16 @@ from whichgpu.errors import CatalogueError
 
 # Without tensor cores halves are stored in 16 bits and computed in 32: what cuBLAS and cuDNN do there
 _PIPES = ("fp32", "tf32", "fp16", "bf16")
+# Rate of float64 by that of float32, by compute capability: results per clock of a multiprocessor, from the table of arithmetic
+# instructions in NVIDIA's CUDA programming guide; 10.3 from the datasheet of B300 (1.2 of 77 TFLOPS). The tensor cores
+# for float64 of 8.0, 9.0 and 10.0, which only products use and which are twice as fast, are left out.
+_LEAST_FP64_SHARE = 1 / 64
+FP64_SHARE = {
+    **dict.fromkeys(("3.5", "3.7"), 1 / 3),
+    **dict.fromkeys(("5.0", "5.2", "5.3", "6.1", "6.2", "7.5"), 1 / 32),
+    **dict.fromkeys(("6.0", "7.0", "8.0", "9.0", "10.0"), 1 / 2),
+    **dict.fromkeys(("8.6", "8.7", "8.9", "10.3", "12.0", "12.1"), 1 / 64),
+}
 
 
 class Rates(NamedTuple):
@@ -39,7 +49,7 @@ def rates(gpu: Gpu) -> Rates:
         raise CatalogueError(f"{gpu.name}: its {' and '.join(missing)} are unknown, so that no speed can be predicted")
     own = {"fp32": fp32, "tf32": gpu.tf32_tflops, "fp16": gpu.fp16_tflops, "bf16": gpu.bf16_tflops}
     flops = {pipe: 1e12 * (own[pipe] or fp32) for pipe in _PIPES}
-    flops["fp64"] = flops["fp32"] / 32  # of most cards; those of servers have up to half
+    flops["fp64"] = flops["fp32"] * FP64_SHARE.get(gpu.compute_capability or "", _LEAST_FP64_SHARE)
     year, month = gpu.release.split("-")
     return Rates(
         name=gpu.name,
