@@ -323,6 +323,17 @@ def test_hours_that_are_given_once_may_not_be_enough() -> None:
     assert "not enough for your run" in found.reason
 
 
+def test_hours_that_nobody_publishes_are_not_taken_for_unlimited() -> None:
+    """Of a service without a published quota no weeks are told beyond one session, and one that tells comes first."""
+    untold = machine(service="Untold", weekly_hours=None)
+    first, second = ask(way="free", samples=50 * 3600 * 100, machines=[untold, machine()]).free
+    assert ("Untold", None) == (second.service, second.weeks)
+    assert "how often it may be used is not published" in second.reason
+    assert first.weeks is not None
+    (short,) = ask(way="free", samples=50 * 3600 * 10, machines=[untold]).free
+    assert pytest.approx(10 / 168, rel=1e-2) == short.weeks
+
+
 @pytest.mark.parametrize(
     ("hours", "deadline", "change", "left"),
     [

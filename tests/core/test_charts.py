@@ -166,8 +166,11 @@ def test_many_workloads_are_image_and_language_models() -> None:
 
 
 def test_curves_of_batches_are_what_ranks_say() -> None:
-    """The median over cards with as much memory; sizes on which it does not fit are no point."""
-    chart = records.batch_chart(report())
+    """Of cards with as much memory the one that holds least; sizes on which it does not fit are no point."""
+    made = report()
+    larger = {"resnet50": 230, "gpt2": 90}
+    rows = tuple(replace(row, max_batch_size=larger) if row.gpu == "RTX 4090" else row for row in made.gpus)
+    chart = records.batch_chart(replace(made, gpus=rows))
     curves = {one.name: {point.memory_gb: point for point in one.points} for one in chart.series}
     assert 210 == curves["resnet50"][24].value
     assert 189 == curves["resnet50"][24].low

@@ -56,6 +56,7 @@ def free_advice(
             ORDER[one.tier],
             -one.trains,
             known and not one.enough,
+            not known,
             one.weeks or 0.0,
             one.service,
         )
@@ -68,7 +69,7 @@ def _one(machine: FreeMachine, card: CardAdvice, wishes: Wishes, reason: str, da
     fits = tuple(name for name in workloads if name not in card.fails and card.supported)
     seconds = card.run.seconds if card.run is not None and fits else None
     hours = seconds / _S_AN_HOUR if seconds is not None else None
-    weeks = _weeks(hours, machine, wishes) if hours is not None else None
+    weeks = _weeks(hours, machine, wishes) if hours is not None and _is_told(machine, hours) else None
     session = machine.max_session_hours
     enough = None if hours is None else machine.total_hours is None or hours <= machine.total_hours
     sessions = ceil(hours / session) if hours is not None and session else None
@@ -102,6 +103,12 @@ def _one(machine: FreeMachine, card: CardAdvice, wishes: Wishes, reason: str, da
     )
 
 
+def _is_told(machine: FreeMachine, hours: float) -> bool:
+    """Whether a run of so many hours ends in one session, or it is known how many hours there are."""
+    limits = (machine.weekly_hours, machine.monthly_hours, machine.total_hours)
+    return any(limit is not None for limit in limits) or hours <= (machine.max_session_hours or 0.0)
+
+
 def _weeks(hours: float, machine: FreeMachine, wishes: Wishes) -> float:
     """Weeks on the clock until so many hours are over: what a week or a month gives is whole when the run begins."""
     ends = [hours * HOURS_A_WEEK / (wishes.hours_per_week or HOURS_A_WEEK)]
@@ -129,6 +136,8 @@ def _words(machine: FreeMachine, sessions: int | None, weeks: float | None, enou
         yield f"{text.format_count(sessions)} session{'s' * (sessions != 1)} for your run"
     if weeks is not None and weeks > 1:
         yield text.format_weeks(weeks)
+    if weeks is None and sessions is not None:
+        yield "how often it may be used is not published"
     yield "runs unattended" if machine.runs_unattended else "needs somebody at the browser"
     if not machine.open_to_new:
         yield "closed to who has no account"

@@ -93,7 +93,7 @@ class RelativeChart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BatchPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """The cards that are sold with so much memory: the median of their largest batches."""
+    """The cards that are sold with so much memory: the least of their largest batches."""
 
     memory_gb: int
     cards: tuple[str, ...]
@@ -349,12 +349,12 @@ def batch_chart(report: RankReport) -> BatchChart:
         baseline=unit.gpu if unit is not None else None,
         series=kept,
         source=_source(report).replace(", each card at its largest batch", ", with all of a card's memory free"),
-        notes=tuple(gone),
+        notes=("of cards with the same memory the one that holds least", *gone),
     )
 
 
 def _curve(report: RankReport, names: Sequence[str], unit: RankRow | None) -> tuple[BatchPoint, ...]:
-    """By size of memory, the median over cards; sizes at which some workload does not fit are left out."""
+    """By size of memory, the card that holds least; sizes at which some workload does not fit on one are left out."""
     if unit is not None and not all(unit.max_batch_size[name] for name in names):
         raise InputError(f"the {unit.gpu} does not train all of them; take another --baseline")
 
@@ -372,5 +372,5 @@ def _curve(report: RankReport, names: Sequence[str], unit: RankRow | None) -> tu
             continue
         safe = [mean(lambda row: row.max_batch_size_safe, row) for row in rows]
         cards = tuple(sorted(row.gpu for row in rows))
-        points.append(BatchPoint(memory_gb=size, cards=cards, value=float(median(likely)), low=float(median(safe))))
+        points.append(BatchPoint(memory_gb=size, cards=cards, value=min(likely), low=min(safe)))
     return tuple(points)
