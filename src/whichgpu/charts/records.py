@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from math import exp, log
-from statistics import fmean, geometric_mean, median
+from statistics import fmean, geometric_mean
 from typing import Literal
 
 import msgspec
