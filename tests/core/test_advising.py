@@ -197,6 +197,7 @@ def test_only_offers_that_are_wished_for_count(wishes: dict[str, Any], usd: floa
         ({"way": "rent", "condition": "used"}, "--rent and --used"),
         ({"way": "free", "budget_usd": 3.0}, "--free and --budget"),
         ({"way": "free", "market": "spot"}, "--free and --spot"),
+        ({"way": "free", "regions": ("us",)}, "--free and --region"),
         ({"deadline_hours": 3.0}, "--deadline is about a run"),
         ({"way": "rent", "budget_usd": 3.0}, "--rent and --budget are about a run"),
         ({"budget_usd": 0.0}, "more than 0"),
@@ -349,6 +350,27 @@ def test_a_deadline_holds_for_free_machines(hours: int, deadline: float, change:
     samples = 50 * 3600 * hours
     report = ask(way="free", samples=samples, deadline_hours=deadline, machines=[machine(**change)])
     assert left == len(report.free)
+
+
+@pytest.mark.parametrize(
+    ("wishes", "left"),
+    [
+        ({"min_memory_bytes": 16 * 10**9}, 1),
+        ({"min_memory_bytes": 24 * 10**9}, 0),
+        ({"architectures": ("Turing",)}, 1),
+        ({"architectures": ("Hopper",)}, 0),
+        ({"forms": ("server",)}, 1),
+        ({"forms": ("desktop",)}, 0),
+        ({"vendors": ("nvidia",)}, 1),
+        ({"vendors": ("AMD",)}, 0),
+        ({"max_power_w": 70.0}, 1),
+        ({"max_power_w": 69.0}, 0),
+    ],
+)
+@pytest.mark.parametrize("way", ["free", None])
+def test_wishes_about_the_card_hold_for_free_machines(wishes: dict[str, Any], left: int, way: Any) -> None:
+    """A free T4 is no answer to who wishes for another memory, architecture, form, vendor or power."""
+    assert left == len(ask(way=way, machines=[machine()], **wishes).free)
 
 
 def test_free_machines_are_told_by_what_they_train() -> None:

@@ -52,7 +52,14 @@ def advise(
         msgspec.structs.replace(card, reason=reasons.of(card), misses=limits.meets(card, wanted[:-1])) for card in found
     ]
     free = (
-        free_advice(machines, told, wishes, lambda card: reasons.of(card, "free"), prices.day)
+        free_advice(
+            machines,
+            told,
+            wishes,
+            lambda card: reasons.of(card, "free"),
+            prices.day,
+            lambda card: not limits.meets(card, limits.of_hardware(wishes)),
+        )
         if wishes.way in (None, "free")
         else ()
     )

@@ -31,8 +31,12 @@ def free_advice(
     wishes: Wishes,
     reason: Callable[[CardAdvice], str],
     day: date,
+    wanted_card: Callable[[CardAdvice], bool] = lambda _: True,
 ) -> tuple[FreeAdvice, ...]:
-    """Each machine with each of its cards that was ranked: those that train most first, then the quickest."""
+    """Each machine with its card that was ranked: those that train most first, then the quickest.
+
+    `wanted_card` says which cards are wished for; machines with another one are left out.
+    """
     by_id = {card.id: card for card in cards if not card.unmeasured}
     wanted = [
         machine
@@ -44,7 +48,8 @@ def free_advice(
         ranked = [by_id[gpu] for gpu in machine.gpus if gpu in by_id]
         if ranked:  # where the source leaves the form of the card open, the slower one is meant
             card = min(ranked, key=lambda one: (one.trains, one.relative_speed or 0.0))
-            found.append(_one(machine, card, wishes, reason(card), day))
+            if wanted_card(card):
+                found.append(_one(machine, card, wishes, reason(card), day))
     deadline = wishes.deadline_hours
     if deadline is not None:
         found = [one for one in found if one.enough and one.weeks is not None and one.weeks * HOURS_A_WEEK <= deadline]

@@ -77,6 +77,8 @@ def _problems(wishes: Wishes) -> Iterator[str]:
         yield f"--buy and {renting[0]}: {renting[0]} is about rented cards; leave one of the two out"
     if wishes.way == "free" and wishes.market is not None:
         yield f"--free and --{wishes.market}: free machines have no market; leave one of the two out"
+    if wishes.way == "free" and wishes.regions:
+        yield "--free and --region: free machines name no region; leave one of the two out"
     if wishes.way in ("rent", "free") and wishes.condition is not None:
         yield f"--{wishes.way} and --{wishes.condition}: --{wishes.condition} is about bought cards; leave one of the two out"
     if wishes.way == "free" and wishes.budget_usd is not None:
