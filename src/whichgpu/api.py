@@ -370,7 +370,7 @@ _FEW = 3  # cards that are named, and workloads, of which it is tried what helps
 
 
 def _check_days(everything: catalogue.Catalogue, cards: catalogue.Catalogue, wishes: Wishes) -> None:
-    """A card that is named and was not released on that day is told as such."""
+    """A card that is named and was not released on that day is told as such, and a day before all cards."""
     there = {card.id for card in cards.gpus}
     for name in (*wishes.own, *wishes.gpus):
         card = everything.find(name)
@@ -378,6 +378,12 @@ def _check_days(everything: catalogue.Catalogue, cards: catalogue.Catalogue, wis
             raise InputError(f"{card.name} was released in {card.release}, after the day that is asked about")
         if card.vendor not in advising.PREDICTED:
             raise InputError(f"{card.name}: nothing is predicted of {card.vendor}'s processors; name another card")
+    if not advising.chosen(cards, wishes):
+        first = min(advising.chosen(everything, wishes), key=lambda card: card.release)
+        raise InputError(
+            f"no card of the catalogue was released by {cards.day}; the first was the {first.name} in {first.release}: "
+            "ask about a later day"
+        )
 
 
 def _changes(

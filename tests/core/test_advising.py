@@ -200,6 +200,7 @@ def test_only_offers_that_are_wished_for_count(wishes: dict[str, Any], usd: floa
         ({"way": "free", "regions": ("us",)}, "--free and --region"),
         ({"deadline_hours": 3.0}, "--deadline is about a run"),
         ({"way": "rent", "budget_usd": 3.0}, "--rent and --budget are about a run"),
+        ({"batch_size": 2_000_000}, "2,000,000: the largest batch is looked for up to 1,048,576; `whichgpu fit`"),
         ({"budget_usd": 0.0}, "more than 0"),
         ({"hours_per_week": 200.0}, "a week has 168"),
         ({"resale": 1.5}, "between 0 and 1"),
@@ -401,6 +402,12 @@ def test_the_reason_is_one_line_with_every_figure() -> None:
     assert "\n" not in found
 
 
+def test_where_the_search_ended_the_batch_is_at_least_so_large() -> None:
+    """Its end is not the largest batch of a card."""
+    found = of(ask(ranking(rows={**CARDS, "T4": ((1 << 20, 1), 50.0)})), "T4").reason
+    assert found.startswith("fits batch 1,048,576 or more")
+
+
 def test_amounts_are_shown_in_the_currency() -> None:
     """800 USD are 640 EUR at 1.25 dollars each, and the rate and its date are said."""
     report = ask(currency=EURO)
@@ -562,6 +569,13 @@ def test_a_card_that_was_not_there_yet_is_told(world: World) -> None:
         api.advise(["bert-base"], wishes=Wishes(own=("RTX 4090",)), as_of="2020-02")
     with pytest.raises(InputError, match="nothing is predicted of Google"):
         api.advise(["bert-base"], wishes=Wishes(gpus=("TPU v3",)))
+
+
+@pytest.mark.parametrize("day", ["1900", "2013"])
+def test_a_day_before_all_cards_is_told(world: World, day: str) -> None:
+    """The first card of the catalogue is named, with its month."""
+    with pytest.raises(InputError, match=rf"released by {day}-12-31; the first was the .+ in 20\d\d-\d\d"):
+        api.advise(["bert-base"], as_of=day)
 
 
 def test_the_shipped_free_machines_are_answered(world: World) -> None:

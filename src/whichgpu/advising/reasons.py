@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from whichgpu import text
-from whichgpu.advice import RankReport
+from whichgpu.advice import RankReport, at_least
 from whichgpu.advising.records import BreakEven, CardAdvice, Rent, Whole
 from whichgpu.advising.wishes import Way, Wishes
 from whichgpu.catalogue import Price
@@ -54,7 +54,7 @@ class Reasons:
             if wanted and size:
                 yield f"the largest is {text.format_count(size)}"
             return
-        yield f"fits batch {text.format_count(size)}{sure}"
+        yield f"fits batch {text.format_count(size)}{' or more' if at_least(size) else ''}{sure}"
         if wanted is not None and safe < wanted:
             yield f"so that {text.format_count(wanted)} only likely fits"
         if card.unmeasured:

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from whichgpu import text
 from whichgpu.advising.defaults import POWER_USD_PER_KWH, RESALE
+from whichgpu.batch_sizes import MAX_BATCH_SIZE
 from whichgpu.errors import InputError
 
 if TYPE_CHECKING:
@@ -83,6 +85,11 @@ def _problems(wishes: Wishes) -> Iterator[str]:
         yield f"--{wishes.way} and --{wishes.condition}: --{wishes.condition} is about bought cards; leave one of the two out"
     if wishes.way == "free" and wishes.budget_usd is not None:
         yield "--free and --budget: free machines cost nothing; leave one of the two out"
+    if wishes.batch_size is not None and wishes.batch_size > MAX_BATCH_SIZE:
+        yield (
+            f"--batch-size {text.format_count(wishes.batch_size)}: the largest batch is looked for up to "
+            f"{text.format_count(MAX_BATCH_SIZE)}; `whichgpu fit` answers about one larger batch size"
+        )
     if wishes.deadline_hours is not None and wishes.samples is None:
         yield "--deadline is about a run: say how long it is with --samples, or --epochs and --dataset-size"
     if wishes.way == "rent" and wishes.budget_usd is not None and wishes.samples is None:
