@@ -1,6 +1,7 @@
 """What a whole training run takes on a card: time, energy and rent, from the speed of its steps.
 
-Time is samples by samples per second: data loading, evaluation and checkpoints are not in it. Energy is what the board takes at
+Time is that of whole steps, as many as it takes to see all samples: a run cannot end within a step. Data loading, evaluation and
+checkpoints are not in it. Energy is what the board takes at
 its power limit for that time, which is the most it can be; the machine around the card is not in it. Rent is the hourly price by
 that time.
 """
@@ -33,9 +34,13 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run(samples: int, speed: PredictedSpeed, watts: float | None, usd_an_hour: float | None = None) -> Run:
-    """What so many samples take at a speed."""
-    seconds = samples / speed.samples_per_s
-    low, high = samples / speed.samples_per_s_high, samples / speed.samples_per_s_low
+    """What so many samples take at a speed; a last step that they do not fill takes as long as the others."""
+    steps = -(-samples // speed.batch_size)
+    # by rates, which measured and published figures are told in
+    seconds, low, high = (
+        steps * speed.batch_size / rate
+        for rate in (speed.samples_per_s, speed.samples_per_s_high, speed.samples_per_s_low)
+    )
     hourly = None if usd_an_hour is None else usd_an_hour / _S_AN_HOUR
     return Run(
         basis=speed.basis,

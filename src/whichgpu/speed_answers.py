@@ -74,6 +74,7 @@ def speed_answers(
             rent = (rents or {}).get(name)
             fastest = one.best or one.speed
             if fastest is not None:
+                fastest = _filled(speeds, sizes[name][0], fastest, samples, others)
                 taken = run(samples, fastest, sizes[name][0].tdp_w, rent.usd if rent is not None else None)
                 cards[name] = one._replace(run=taken)
     told = (*speed_notes(predicted, [card for card, _ in sizes.values()]), *_no_baseline(unit, of_unit))
@@ -90,6 +91,14 @@ def _spoken(speeds: Speeds, card: Gpu, found: PredictedSpeed | str, known: Known
     if best is not None and spoken.basis != "predicted":
         best = None
     return Spoken(spoken, "", best, others, ratio, None, speeds.note(card))
+
+
+def _filled(speeds: Speeds, card: Gpu, fastest: PredictedSpeed, samples: int, known: Known) -> PredictedSpeed:
+    """The speed of a run's steps: at a batch of all its samples where they do not fill one of the fastest."""
+    if samples >= fastest.batch_size:
+        return fastest
+    found = at(known, card.id, speeds.of(card, samples))
+    return found if isinstance(found, PredictedSpeed) else fastest
 
 
 def _of_unit(

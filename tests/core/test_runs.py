@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import ceil
+
 import pytest
 from example_reports import rank_report
 from hypothesis import given
@@ -20,11 +22,11 @@ from whichgpu.speeds import Speeds, kept_as
 
 
 @given(samples=st.integers(1, 10**12), batch=st.integers(1, 4096), step_s=st.floats(1e-3, 1e2), usd=st.floats(0.01, 50))
-def test_a_run_is_its_samples_at_the_speed(samples: int, batch: int, step_s: float, usd: float) -> None:
-    """Time, energy and rent grow alike, and ends lie around the middle."""
+def test_a_run_is_its_steps_at_the_speed(samples: int, batch: int, step_s: float, usd: float) -> None:
+    """Time is of whole steps, at least one; energy and rent grow alike, and ends lie around the middle."""
     found = run(samples, speed(batch, step_s, 0.2, "memory"), 350.0, usd)
 
-    assert pytest.approx(samples / batch * step_s, rel=2e-3) == found.seconds
+    assert pytest.approx(ceil(samples / batch) * step_s, rel=2e-3) == found.seconds
     assert found.seconds_low <= found.seconds <= found.seconds_high
     assert found.energy_kwh is not None
     assert found.rent_usd is not None
@@ -111,6 +113,18 @@ def test_fit_and_rank_answer_about_a_run(world: World) -> None:
     assert report.gpus[0].rent is not None
     assert ranked.rent_usd == pytest.approx(ranked.seconds / 3600 * report.gpus[0].rent.usd, rel=2e-3)
     assert whichgpu.fit("bert-base", gpus=["T4"]).gpus[0].run is None
+
+
+def test_a_run_shorter_than_a_step_is_one_step_of_its_samples(world: World) -> None:
+    """Ten samples are a step at batch size 10, and not a part of one at the largest batch."""
+    (row,) = whichgpu.fit("bert-base", gpus=["T4"], samples=10).gpus
+    assert row.speed is not None
+    assert row.run is not None
+    assert row.speed.batch_size > row.run.batch_size == 10
+    assert 10 * row.speed.step_s / row.speed.batch_size < row.run.seconds < row.speed.step_s
+    (two,) = whichgpu.fit("bert-base", gpus=["T4"], samples=row.speed.batch_size + 1).gpus
+    assert two.run is not None
+    assert pytest.approx(2 * row.speed.step_s, rel=0.2) == two.run.seconds
 
 
 def verdict(row: RankRow) -> tuple[bool, str, int]:
