@@ -408,6 +408,18 @@ def test_where_the_search_ended_the_batch_is_at_least_so_large() -> None:
     assert found.startswith("fits batch 1,048,576 or more")
 
 
+def test_the_reason_says_why_a_speed_is_unknown() -> None:
+    """A lab's card without peak rates has a largest batch, and the figures that are missing."""
+    made = ranking()
+    why = "T4: its fp32_tflops are unknown, so that no speed can be predicted"
+    rows = [
+        msgspec.structs.replace(row, speed={"a": None}, speed_missing={"a": why}) if row.gpu == "T4" else row
+        for row in made.gpus
+    ]
+    found = of(ask(msgspec.structs.replace(made, gpus=tuple(rows))), "T4").reason
+    assert ", its fp32_tflops are unknown, so that no speed can be predicted, " in found
+
+
 def test_amounts_are_shown_in_the_currency() -> None:
     """800 USD are 640 EUR at 1.25 dollars each, and the rate and its date are said."""
     report = ask(currency=EURO)

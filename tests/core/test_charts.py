@@ -66,6 +66,30 @@ def test_no_card_of_the_front_is_beaten_and_every_other_one_is() -> None:
         assert point.front == (not beaten)
 
 
+def without_speed(made: RankReport, gpu: str, **changes: Any) -> RankReport:
+    """A ranking in which nothing is known of one card's speed."""
+    names = made.workloads
+    blank = {
+        "speed": dict.fromkeys(names),
+        "relative_speed": dict.fromkeys(names),
+        "speed_missing": dict.fromkeys(names, f"{gpu}: its fp32_tflops are unknown, so that no speed can be predicted"),
+        **changes,
+    }
+    return replace(made, gpus=tuple(replace(row, **blank) if row.gpu == gpu else row for row in made.gpus))
+
+
+def test_a_card_that_was_named_and_is_not_shown_is_told_with_the_reason() -> None:
+    """Whether its speed is unknown or it is not supported, in every chart of speeds."""
+    unknown = without_speed(report("resnet50"), "RTX 2070")
+    old = without_speed(report("resnet50"), "RTX 2070", supported=False, notes=("PyTorch has no kernels for it",))
+    for made, words in ((unknown, "its fp32_tflops are unknown"), (old, "PyTorch has no kernels for it")):
+        for chart in (records.relative_chart(made, named=True), records.value_chart(made, named=True)):
+            assert any(note.startswith(f"RTX 2070 is left out: {words}") for note in chart.notes)
+        alone = replace(made, gpus=tuple(row for row in made.gpus if row.gpu == "RTX 2070"))
+        with pytest.raises(InputError, match=f"RTX 2070 is left out: {words}"):
+            records.value_chart(alone, named=True)
+
+
 def test_the_value_of_one_workload_is_its_samples_for_the_money() -> None:
     """To buy a second's samples for 1,000 USD; rented the samples for 1 USD. Intervals are those of the speed."""
     made = report("resnet50")

@@ -20,6 +20,7 @@ class Reasons:
 
     def __init__(self, report: RankReport, wishes: Wishes, currency: Rate) -> None:
         self._report = report
+        self._missing = {row.gpu: row.speed_missing for row in report.gpus}
         self._wishes = wishes
         self._currency = currency
 
@@ -66,6 +67,8 @@ class Reasons:
             speed = card.speed[name]
             if speed is not None:
                 yield f"{_rate(speed)} {self._unit(name)}/s{_basis(speed)}"
+            elif not card.unmeasured and (missing := self._missing.get(card.gpu, {}).get(name)):
+                yield missing.removeprefix(f"{card.gpu}: ")
         elif card.relative_speed is not None:
             yield f"{text.format_ratio(card.relative_speed)} of the fastest card's speed"
 

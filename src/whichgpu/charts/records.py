@@ -190,6 +190,18 @@ def _unit(report: RankReport) -> RankRow:
     return found
 
 
+def _reason(row: RankRow) -> str:
+    """Why a card has no bar: that it is not supported, or why its speed is unknown. Empty where that is not told."""
+    told = row.notes if not row.supported else tuple(dict.fromkeys(row.speed_missing.values()))
+    return "; ".join(one.removeprefix(f"{row.gpu}: ") for one in told)
+
+
+def _reasons(report: RankReport, shown: Iterable[str]) -> list[str]:
+    """Of each card that is not shown, why; those of which nothing is told are not named."""
+    there = set(shown)
+    return [f"{row.gpu} is left out: {why}" for row in report.gpus if row.gpu not in there and (why := _reason(row))]
+
+
 def _gb(row: RankRow) -> int:
     return text.memory_class_gb(row.memory_bytes, row.gpu)
 
@@ -233,8 +245,9 @@ def value_chart(report: RankReport, price: Money = "buy", *, named: bool = False
         else:
             points.append((_value_point(row, bar, offer, price, several), offer))
     if not points:
+        told = "".join(f"; {why}" for why in _reasons(report, ()) if named)
         raise InputError(
-            f"no card of those asked about has both a speed and a price to {price}; name others with --gpu"
+            f"no card of those asked about has both a speed and a price to {price}{told}; name others with --gpu"
         )
     today = [pair for pair in points if pair[0].current]
     shown = points if named or not today else today
@@ -246,6 +259,8 @@ def value_chart(report: RankReport, price: Money = "buy", *, named: bool = False
         (len(points) - len(shown), "with an old price or that of their launch"),
     )
     notes = [f"{_cards(count)} left out {why}" for count, why in counted if count]
+    if named:
+        notes += _reasons(report, (point.gpu for point, _ in points))
     what = f"speed ({report.baseline} = 1)" if several else "samples a second"
     if price == "rent":
         what = f"hours of the {report.baseline}'s work" if several else "samples"
@@ -325,7 +340,7 @@ def relative_chart(report: RankReport, *, named: bool) -> RelativeChart:
         series=tuple(name for name, _ in series),
         rows=tuple(shown),
         source=_source(report),
-        notes=() if named else tuple(notes),
+        notes=tuple(_reasons(report, (row.gpu for row in rows)) if named else notes),
     )
 
 
