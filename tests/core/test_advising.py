@@ -202,6 +202,8 @@ def test_only_offers_that_are_wished_for_count(wishes: dict[str, Any], usd: floa
         ({"way": "rent", "budget_usd": 3.0}, "--rent and --budget are about a run"),
         ({"batch_size": 2_000_000}, "2,000,000: the largest batch is looked for up to 1,048,576; `whichgpu fit`"),
         ({"budget_usd": 0.0}, "more than 0"),
+        ({"budget_usd": float("inf")}, "--budget inf: it must be a finite amount"),
+        ({"budget_usd": float("nan")}, "--budget nan: it must be a finite amount"),
         ({"hours_per_week": 200.0}, "a week has 168"),
         ({"resale": 1.5}, "between 0 and 1"),
         ({"power_usd_per_kwh": -1.0}, "0 or more"),
@@ -232,6 +234,7 @@ def test_names_that_nobody_has_are_refused(wishes: dict[str, Any], said: str) ->
     ("wishes", "wish", "cure"),
     [
         ({"way": "buy", "budget_usd": 100.0}, "--budget 100 USD", "the least is 250 USD (RTX 3060 12GB)"),
+        ({"way": "buy", "budget_usd": 0.001}, "--budget 0.001 USD", "the least is 250 USD (RTX 3060 12GB)"),
         ({"min_memory_bytes": 200 * 10**9}, "--min-memory 200GB", "the most is 80 GB"),
         ({"max_power_w": 10.0}, "--max-power 10", "the least is 70 W (T4)"),
         ({"samples": 3_600_000, "deadline_hours": 0.5}, "--deadline 30 min", "the least is 60 min"),
@@ -372,6 +375,47 @@ def test_a_deadline_holds_for_free_machines(hours: int, deadline: float, change:
 def test_wishes_about_the_card_hold_for_free_machines(wishes: dict[str, Any], left: int, way: Any) -> None:
     """A free T4 is no answer to who wishes for another memory, architecture, form, vendor or power."""
     assert left == len(ask(way=way, machines=[machine()], **wishes).free)
+
+
+@pytest.mark.parametrize(
+    ("wishes", "wish", "cure"),
+    [
+        ({"providers": ("one",)}, "--provider one", "leave it out for T4 at Kaggle Notebooks"),
+        ({"vendors": ("AMD",)}, "--vendor AMD", "leave it out for T4 at Kaggle Notebooks"),
+        ({"max_power_w": 60.0}, "--max-power 60", "leave it out for T4 at Kaggle Notebooks"),
+        (
+            {"samples": 50 * 3600 * 10, "deadline_hours": 9.0},
+            "--deadline 9.0 h",
+            "the least is 10 h (Kaggle Notebooks)",
+        ),
+    ],
+)
+def test_where_no_free_machine_is_left_it_is_said_what_to_relax(wishes: dict[str, Any], wish: str, cure: str) -> None:
+    """The wish, and the machines there are without it; two wishes that both leave none are told too."""
+    report = ask(way="free", machines=[machine()], **wishes)
+    printed = " ".join(text_of(report).split())
+    assert report.empty is not None
+    assert f"No free machine meets all wishes: {wish} leaves none" in printed
+    assert f"{wish}: {cure}" in printed
+    both = ask(way="free", machines=[machine()], architectures=("Hopper",), forms=("desktop",)).empty
+    assert both is not None
+    assert ["--architecture Hopper", "--form desktop"] == [one.wish for one in both.relaxations]
+
+
+def test_free_machines_of_the_past_are_not_known() -> None:
+    """A day that is asked for is named as what to leave out; a card that no machine has, with those there are."""
+    assert "free machines are known of today alone" in text_of(ask(way="free"))
+    rows = {"H100 SXM": CARDS["H100 SXM"]}
+    named = ask(ranking(rows=rows), way="free", machines=[machine()], gpus=("H100 SXM",))
+    assert "--gpu H100 SXM: free machines have T4" in text_of(named)
+
+
+def test_a_deadline_is_repeated_and_one_caveat_is_one() -> None:
+    """What was asked about is told with its deadline."""
+    made = msgspec.structs.replace(ranking(samples=100), notes=("a: something",))
+    printed = " ".join(text_of(ask(made, samples=100, deadline_hours=48.0)).split())
+    assert "Asked about: a run of 100 samples, over in 2.0 days." in printed
+    assert "; so is 1 caveat on single workloads" in printed
 
 
 def test_free_machines_are_told_by_what_they_train() -> None:

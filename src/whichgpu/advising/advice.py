@@ -11,7 +11,7 @@ from whichgpu.advising import cards as joined
 from whichgpu.advising import limits, sources
 from whichgpu.advising.choice import short_list
 from whichgpu.advising.families import families
-from whichgpu.advising.free import free_advice, services
+from whichgpu.advising.free import free_advice, none_free, services
 from whichgpu.advising.prices import Prices, rents
 from whichgpu.advising.reasons import Reasons
 from whichgpu.advising.records import AdviceReport, CardAdvice, Empty, Pick
@@ -67,6 +67,8 @@ def advise(
     empty: Empty | None = None
     if wishes.way != "free" and (wishes.way is not None or rents(cards, wishes)):
         empty = limits.emptied(asked, wanted)  # who names a free service alone wished for no card
+    if wishes.way == "free" and not free:
+        empty = none_free(machines, told, wishes, prices.day, {gpu.id: gpu.name for gpu in cards.gpus})
     picks = () if wishes.way == "free" else short_list(candidates, [c for c in told if c.id in own], wishes, reasons.of)
     shown = [card for card in told if not limits.meets(card, limits.of_hardware(wishes))]
     answer = AdviceReport(

@@ -5,14 +5,17 @@ Of a machine with several cards one is counted: what they do together was neithe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import date
 from math import ceil
 
+import msgspec
+
 from whichgpu import text
 from whichgpu.advice import ORDER
+from whichgpu.advising import limits
 from whichgpu.advising.prices import is_named
-from whichgpu.advising.records import CardAdvice, FreeAdvice
+from whichgpu.advising.records import CardAdvice, Empty, FreeAdvice, Relaxation
 from whichgpu.advising.wishes import HOURS_A_WEEK, Wishes
 from whichgpu.free_machines import FreeMachine
 
@@ -67,6 +70,57 @@ def free_advice(
         )
 
     return tuple(sorted(found, key=key))
+
+
+def none_free(
+    machines: Sequence[FreeMachine],
+    cards: Sequence[CardAdvice],
+    wishes: Wishes,
+    day: date,
+    names: Mapping[str, str],
+) -> Empty:
+    """Why no free machine meets all wishes, and what to leave out; `names` are those of the cards, by identifier."""
+    if not machines:
+        cure = "free machines are known of today alone; leave it out"
+        return Empty(wish=f"--as-of {day}", left=0, relaxations=(Relaxation(wish=f"--as-of {day}", cure=cure),))
+    hardware = limits.of_hardware(wishes)
+    given = [wish.flag for wish in hardware]
+    cures: dict[str, str] = {}
+
+    def left(wishes: Wishes, wanted: Sequence[limits.Wish]) -> tuple[FreeAdvice, ...]:
+        return free_advice(machines, cards, wishes, lambda _: "", day, lambda card: not limits.meets(card, wanted))
+
+    for wish in hardware:
+        if found := left(wishes, [one for one in hardware if one is not wish]):
+            cures[wish.flag] = f"leave it out for {_machines(found)}"
+    if wishes.providers:
+        given.append(flag := " ".join(f"--provider {one}" for one in wishes.providers))
+        if found := left(msgspec.structs.replace(wishes, providers=()), hardware):
+            cures[flag] = f"leave it out for {_machines(found)}"
+    if wishes.deadline_hours is not None:
+        given.append(flag := f"--deadline {text.format_long(_S_AN_HOUR * wishes.deadline_hours)}")
+        later = left(msgspec.structs.replace(wishes, deadline_hours=None), hardware)
+        if spans := [(one.weeks * HOURS_A_WEEK, one.service) for one in later if one.enough and one.weeks is not None]:
+            hours, service = min(spans)
+            cures[flag] = f"the least is {text.format_long(_S_AN_HOUR * hours)} ({service})"
+        elif later:
+            cures[flag] = "no free machine gives enough hours for the run; rent or buy with --rent or --buy"
+    if wishes.gpus:
+        given.append(flag := " ".join(f"--gpu {one}" for one in wishes.gpus))
+        there = sorted({names[gpu] for machine in machines for gpu in machine.gpus if gpu in names})
+        cures[flag] = f"free machines have {', '.join(there)}"
+    if not cures:
+        cures = dict.fromkeys(given, "no free machine meets it with the others; leave out several")
+    return Empty(
+        wish=" ".join(given),
+        left=0,
+        relaxations=tuple(Relaxation(wish=flag, cure=cure) for flag, cure in cures.items()),
+    )
+
+
+def _machines(found: Sequence[FreeAdvice], most: int = 3) -> str:
+    names = list(dict.fromkeys(f"{one.gpu} at {one.service}" for one in found))
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def _one(machine: FreeMachine, card: CardAdvice, wishes: Wishes, reason: str, day: date) -> FreeAdvice:

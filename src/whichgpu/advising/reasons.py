@@ -13,6 +13,7 @@ from whichgpu.currency import Rate
 from whichgpu.speed.record import PredictedSpeed
 
 _MOST_NAMES = 3
+_CENT = 0.01
 
 
 class Reasons:
@@ -122,7 +123,9 @@ class Reasons:
 
 def format_money(usd: float, currency: Rate, unit: str = "once") -> str:
     """An amount in a currency."""
-    amount = text.format_amount(currency.of_usd(usd), unit)
+    own = currency.of_usd(usd)
+    # two digits where cents would say nothing
+    amount = f"{own:.2g}" if 0 < own < _CENT else text.format_amount(own, unit)
     return f"{amount} {currency.code}{'/h' if unit == 'hour' else ''}"
 
 

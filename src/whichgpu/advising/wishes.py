@@ -95,14 +95,14 @@ def _problems(wishes: Wishes) -> Iterator[str]:
     if wishes.way == "rent" and wishes.budget_usd is not None and wishes.samples is None:
         yield "--rent and --budget are about a run: say how long it is with --samples, or --epochs and --dataset-size"
     if wishes.budget_usd is not None and not 0 < wishes.budget_usd < float("inf"):
-        yield f"--budget {wishes.budget_usd:g}: it must be more than 0"
+        yield f"--budget {wishes.budget_usd:g}: it must be a finite amount of more than 0"
     if wishes.deadline_hours is not None and not 0 < wishes.deadline_hours < float("inf"):
-        yield f"--deadline of {wishes.deadline_hours:g} h: it must be more than 0"
+        yield f"--deadline of {wishes.deadline_hours:g} h: it must be finite and more than 0"
     if wishes.hours_per_week is not None and not 0 < wishes.hours_per_week <= HOURS_A_WEEK:
         yield f"--hours-per-week {wishes.hours_per_week:g}: a week has {HOURS_A_WEEK:g} hours; say between 0 and that"
     if not 0 <= wishes.resale <= 1:
         yield f"--resale {wishes.resale:g}: say the share of the price that is had back, between 0 and 1"
     if not 0 <= wishes.power_usd_per_kwh < float("inf"):
-        yield f"--power-price {wishes.power_usd_per_kwh:g}: say a price per kWh of 0 or more"
+        yield f"--power-price {wishes.power_usd_per_kwh:g}: say a finite price per kWh of 0 or more"
     if wishes.max_power_w is not None and not 0 < wishes.max_power_w < float("inf"):
-        yield f"--max-power {wishes.max_power_w:g}: say watts, more than 0"
+        yield f"--max-power {wishes.max_power_w:g}: say a finite number of watts, more than 0"

@@ -45,7 +45,7 @@ def print_advice(report: AdviceReport, console: Console, *, every: bool, why: bo
     _print_workloads(report, console)
     _print_short_list(report, console)
     if report.empty is not None:
-        _print_empty(report.empty, console)
+        _print_empty(report.empty, "free machine" if report.wishes.way == "free" else "card", console)
     _print_changes(report.changes, console)
     _print_free(report, console)
     if report.wishes.way != "free":
@@ -61,7 +61,8 @@ def print_advice(report: AdviceReport, console: Console, *, every: bool, why: bo
     else:
         own = [note for note in report.notes if not note.startswith(tuple(f"{name}: " for name in report.workloads))]
         rest = len(report.notes) - len(own)
-        more = f"; so are {rest} caveat{'s' * (rest != 1)} on single workloads" if rest else ""
+        caveats = f"so is {rest} caveat" if rest == 1 else f"so are {rest} caveats"
+        more = f"; {caveats} on single workloads" if rest else ""
         print_notes([*own, f"the source of every figure: --why{more}"], console)
 
 
@@ -77,6 +78,8 @@ def _print_workloads(report: AdviceReport, console: Console) -> None:
     if report.samples is not None:
         each = " of each" if len(report.workloads) > 1 else ""
         wanted.append(f"a run of {text.format_count(report.samples)} samples{each}")
+    if report.wishes.deadline_hours is not None:
+        wanted.append(f"over in {text.format_long(3600 * report.wishes.deadline_hours)}")
     if wanted:
         console.print(f"Asked about: {', '.join(wanted)}.")
 
@@ -93,10 +96,12 @@ def _print_reason(title: str, gpu: str, reason: str, console: Console) -> None:
     console.print(Padding(reason, (0, 0, 0, 2)))
 
 
-def _print_empty(empty: Empty, console: Console) -> None:
+def _print_empty(empty: Empty, what: str, console: Console) -> None:
     console.print()
     left = f", of {empty.left} that were left before it" if empty.left else ""
-    console.print(Text.assemble(("No card meets all wishes", "bold"), f": {empty.wish} leaves none{left}. To relax:"))
+    console.print(
+        Text.assemble((f"No {what} meets all wishes", "bold"), f": {empty.wish} leaves none{left}. To relax:")
+    )
     for one in empty.relaxations:
         console.print(Padding(f"{one.wish}: {one.cure}", (0, 0, 0, 2)))
 
@@ -111,9 +116,6 @@ def _print_changes(changes: Sequence[str], console: Console) -> None:
 
 def _print_free(report: AdviceReport, console: Console) -> None:
     if not report.free:
-        if report.wishes.way == "free":
-            console.print()
-            console.print("No free machine of the catalogue is like that.")
         return
     if report.wishes.way != "free":
         first = report.free[0]
