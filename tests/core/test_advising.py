@@ -289,6 +289,16 @@ def test_a_batch_size_is_a_wish() -> None:
     assert "does not fit batch 60, the largest is 40" == of(report, "RTX 3060").reason
 
 
+def test_a_wish_that_leaves_cards_by_memory_alone_may_be_relaxed_too() -> None:
+    """Of Ada and AMD either may be left out; for AMD's cards it is said that nothing of theirs was measured."""
+    rows = {**CARDS, "MI300X": ((500, 30), 0.0)}
+    found = ask(ranking(rows=rows), market(more=("MI300X",)), architectures=("Ada",), vendors=("AMD",)).empty
+    assert found is not None
+    cures = {one.wish: one.cure for one in found.relaxations}
+    assert "NVIDIA would leave some" == cures["--vendor AMD"]
+    assert "CDNA3 would leave some, by memory alone: nothing of AMD was measured" == cures["--architecture Ada"]
+
+
 # ---- free machines ------------------------------------------------------------------------------------
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
+import msgspec
+
 from whichgpu import text
 from whichgpu.advising.costs import elapsed_hours
 from whichgpu.advising.records import CardAdvice, Empty, Relaxation
@@ -124,11 +126,18 @@ def _relaxations(
 ) -> Iterator[Relaxation]:
     """What would leave something if it alone were relaxed; where nothing would, by how much the one that left nothing is off."""
     found = False
+    # who relaxes this far gets no short list, but is told which of these cards would hold it
+    by_memory = [msgspec.structs.replace(card, unmeasured=False) for card in cards if card.unmeasured]
     for wish in wishes:
         others = [card for card in cards if all(one.holds(card) for one in wishes if one is not wish)]
         if others:
             found = True
             yield Relaxation(wish=wish.flag, cure=wish.cure(others))
+        elif others := [card for card in by_memory if all(one.holds(card) for one in wishes if one is not wish)]:
+            found = True
+            vendors = ", ".join(sorted({card.vendor for card in others}))
+            cure = f"{wish.cure(others)}, by memory alone: nothing of {vendors} was measured"
+            yield Relaxation(wish=wish.flag, cure=cure)
     if not found:
         after = wishes[list(wishes).index(last) + 1 :]
         also = [wish.flag for wish in after if not any(wish.holds(card) for card in left)]
