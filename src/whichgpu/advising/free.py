@@ -110,7 +110,7 @@ def none_free(
         there = sorted({names[gpu] for machine in machines for gpu in machine.gpus if gpu in names})
         cures[flag] = f"free machines have {', '.join(there)}"
     if not cures:
-        cures = dict.fromkeys(given, "no free machine meets it with the others; leave out several")
+        cures[" ".join(given)] = "leaving out one of them is not enough; leave out several"
     return Empty(
         wish=" ".join(given),
         left=0,
