@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from whichgpu.catalogue import Catalogue, Gpu, Offer, load, supports
+from whichgpu.catalogue.plausible import impossible
 from whichgpu.errors import CatalogueError
 
 CATALOGUE = load()
@@ -447,6 +448,60 @@ def test_malformed_cards_are_named(tmp_path: Path, old: str, new: str, said: str
         load(tmp_path)
     assert said in str(refused.value)
     assert str(refused.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("s = 1008", "s = 0.9", 'line 14: gpu 1 "Mine", field bandwidth_gb_per_s: 0.9 is far from all shipped cards'),
+        (
+            "25_000_000_000",
+            "24",
+            'line 11: gpu 1 "Mine", field memory_bytes: 24 is not 0.8 to 1.05 times the memory_gib',
+        ),
+        ("memory_gib = 24", "memory_gib = 24000", "field memory_gib: 24000 is far from all shipped cards"),
+        ("memory_gib = 24", "memory_gib = 240", "or correct memory_gib"),
+        ("sm_count", "fp16_tflops = 1e9\nsm_count", "field fp16_tflops: 1e+09 is not between"),
+        ("sm_count", "fp32_tflops = inf\nsm_count", "field fp32_tflops: "),
+        (
+            "sm_count",
+            "fp32_tflops = 82.6\nfp16_tflops = 0.165\nsm_count",
+            "field fp16_tflops: 0.165 is 0.002 times the",
+        ),
+        (
+            "sm_count",
+            'fp16_tflops = 10\nno = ["fp16"]\nsm_count',
+            'fp16_tflops: a rate beside no = ["fp16"]; leave one',
+        ),
+        ("2022-10", "2099-01", "field release: 2099-01 is in the future; write the month"),
+        (
+            'id = "mine"',
+            'id = "yours"',
+            'field id: "yours" is not the name in lower case with hyphens; write id = "mine"',
+        ),
+        ('"8.9"', '"99.0"', "field compute_capability: 99.0 is none of a known generation (3.7 to 12.0); write that"),
+        ('compute_capability = "8.9"\n', "", "field compute_capability: a card of NVIDIA has one; add a line"),
+        (
+            "sm_count",
+            "tdp_w = 9e9\nsm_count",
+            "field tdp_w: 9e+09 is far from all shipped cards (70 to 1400); write it in W",
+        ),
+    ],
+)
+def test_impossible_figures_are_named(tmp_path: Path, old: str, new: str, said: str) -> None:
+    """A figure that no card can have is refused with the file, the line, the field and what to write."""
+    text = GPU_TOML.replace(old, new)
+    assert text != GPU_TOML
+    (tmp_path / "gpus.toml").write_text(text, encoding="utf-8")
+    with pytest.raises(CatalogueError) as refused:
+        load(tmp_path)
+    assert str(refused.value).startswith(f"{tmp_path / 'gpus.toml'}, line ")
+    assert said in str(refused.value)
+
+
+def test_every_shipped_card_is_possible() -> None:
+    """The bounds on a lab's card refuse none of the shipped ones."""
+    assert [] == [(gpu.id, problem) for gpu in CATALOGUE.gpus if (problem := impossible(gpu, CATALOGUE.gpus))]
 
 
 @pytest.mark.parametrize(

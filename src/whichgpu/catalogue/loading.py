@@ -9,7 +9,7 @@ The lab's own folder is that of `using` (`--catalogue DIR`) or of $WHICHGPU_CATA
 `whichgpu update` writes.
 
 Prices in the wrong unit (for a month, for the whole machine, in cents) are caught in all files but the shipped ones, where
-tests do: see `whichgpu.catalogue.units`.
+tests do: see `whichgpu.catalogue.units`. So are figures of a card that cannot be: `whichgpu.catalogue.plausible`.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ import platformdirs
 
 from whichgpu.catalogue.cards import Catalogue, clash
 from whichgpu.catalogue.files import Document
+from whichgpu.catalogue.plausible import impossible
 from whichgpu.catalogue.records import Gpu, Offer
 from whichgpu.catalogue.units import Known, unlikely
 from whichgpu.errors import CatalogueError
@@ -102,6 +103,8 @@ def _with_own_gpus(entry: Path, below: dict[str, Gpu]) -> dict[str, Gpu]:
     found = {**below, **own}
     for number, gpu in enumerate(own.values(), 1):
         if problem := clash(gpu, found.values()):
+            raise document.error("gpu", number, *problem)
+        if problem := impossible(gpu, below.values()):
             raise document.error("gpu", number, *problem)
     return found
 
