@@ -499,6 +499,23 @@ def test_impossible_figures_are_named(tmp_path: Path, old: str, new: str, said: 
     assert said in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("s = 1008", "s = inf", 'line 14: gpu 1 "Mine", field bandwidth_gb_per_s: expected float <= '),
+        ("s = 1008", "s = nan", "field bandwidth_gb_per_s: expected float > 0"),
+        ("25_000_000_000", "9" * 23, 'line 11: gpu 1 "Mine", field memory_bytes: expected int <= '),
+        ("25_000_000_000", "9" * 5000, "gpus.toml: holds a number of thousands of digits; correct it"),
+    ],
+)
+def test_endless_figures_are_named(tmp_path: Path, old: str, new: str, said: str) -> None:
+    """A figure that is infinite, no number, or larger than an answer can hold is refused where it is read."""
+    (tmp_path / "gpus.toml").write_text(GPU_TOML.replace(old, new), encoding="utf-8")
+    with pytest.raises(CatalogueError) as refused:
+        load(tmp_path)
+    assert said in str(refused.value)
+
+
 def test_every_shipped_card_is_possible() -> None:
     """The bounds on a lab's card refuse none of the shipped ones."""
     assert [] == [(gpu.id, problem) for gpu in CATALOGUE.gpus if (problem := impossible(gpu, CATALOGUE.gpus))]

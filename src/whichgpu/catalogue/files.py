@@ -48,6 +48,8 @@ class Document:
             raise CatalogueError(f"{self.name}: not valid TOML ({what}); save the file as UTF-8") from None
         except tomllib.TOMLDecodeError as error:
             raise self._no_toml(str(error)) from None
+        except ValueError:  # an integer of more digits than Python reads
+            raise CatalogueError(f"{self.name}: holds a number of thousands of digits; correct it") from None
 
     def _no_toml(self, words: str) -> CatalogueError:
         what, _, where = plain(words).partition(" (at ")
