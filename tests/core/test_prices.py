@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_catalogue import GPU_TOML, OFFER_TOML, TODAY, make_gpu, make_offer, write_own
 
-from whichgpu import cli
+from whichgpu import cli, currency
 from whichgpu.catalogue import Catalogue, Offer, days, interval, load, prices, shipped, units
 from whichgpu.errors import CatalogueError, InputError
 
@@ -296,6 +296,13 @@ def test_prices_of_an_earlier_day_in_another_currency(capsys: pytest.CaptureFixt
     _, out, _ = run(capsys, "prices", "2080 ti", "--as-of", "2020-02", "--currency", "EUR=2", "--json")
     found = json.loads(out)
     assert (1150.0, 2.0) == (found["gpus"][0]["buy"]["usd"], found["currency"]["usd_per_unit"])
+
+
+def test_a_dollar_is_worth_one_dollar() -> None:
+    """A rate of the dollar other than 1 would show other prices under its name, and is refused."""
+    with pytest.raises(InputError, match="--currency usd=2: a dollar is worth one dollar; leave the rate out"):
+        currency.parse("usd=2")
+    assert currency.rate("USD") == currency.parse("USD=1.0")
 
 
 def test_a_labs_files_hold_for_one_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
