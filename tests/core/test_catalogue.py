@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 import subprocess
 import sys
@@ -549,6 +550,26 @@ def test_malformed_offers_are_named(tmp_path: Path, old: str, new: str, said: st
     with pytest.raises(CatalogueError) as refused:
         _ = load(tmp_path).offers
     assert said in str(refused.value)
+
+
+@pytest.mark.parametrize(("method", "about"), [("iterdir", "prices"), ("is_dir", ""), ("is_file", "")])
+def test_a_folder_that_cannot_be_read_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, about: str
+) -> None:
+    """Without the right to look into the lab's folder, or its prices, one line names it and what to do."""
+    real = getattr(Path, method)
+
+    def denied(path: Path) -> object:
+        if tmp_path in (path, *path.parents):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return real(path)
+
+    write_own(tmp_path)
+    monkeypatch.setattr(Path, method, denied)
+    with pytest.raises(CatalogueError) as refused:
+        _ = load(tmp_path).offers
+    said = f"{tmp_path / about}: cannot be read (Permission denied); make it a folder that you may read"
+    assert said == str(refused.value)
 
 
 def test_files_that_are_no_text_are_refused(tmp_path: Path) -> None:

@@ -72,8 +72,15 @@ def load(directory: Path | None = None) -> Catalogue:
     `directory` is the lab's folder; without it, see `own_folder`. CatalogueError names file, line, field and cure where a
     file is malformed. Offers are read only when they are asked for. What was read before is kept while no file changed.
     """
-    folders = [folder for folder in (user_folder(), own_folder(directory)) if folder is not None and folder.is_dir()]
-    return _loaded(tuple((folder, _state(folder)) for folder in folders))
+    users, own = user_folder(), own_folder(directory)
+    with _reading(users):
+        folders = [users] if users.is_dir() else []
+    folders += [own] if own is not None else []
+    layers = []
+    for folder in folders:
+        with _reading(folder):
+            layers.append((folder, _state(folder)))
+    return _loaded(tuple(layers))
 
 
 def shipped() -> Catalogue:
@@ -123,7 +130,9 @@ def _offers(shipped_prices: Traversable, folders: list[Path], gpus: dict[str, Gp
 
 def _read_offers(folder: Traversable, gpus: dict[str, Gpu], known: Known | None) -> Iterator[tuple[Offer, bool]]:
     """Each offer of a folder, and whether it takes the place of all of its provider; units are checked where `known`."""
-    for entry in sorted(folder.iterdir(), key=lambda e: e.name):
+    with _reading(folder):
+        entries = sorted(folder.iterdir(), key=lambda entry: entry.name)
+    for entry in entries:
         if not entry.name.endswith(".toml"):
             continue
         document = Document(entry)
@@ -145,10 +154,25 @@ def _read_offers(folder: Traversable, gpus: dict[str, Gpu], known: Known | None)
             yield offer, replaces
 
 
+@contextlib.contextmanager
+def _reading(folder: object) -> Iterator[None]:
+    """CatalogueError in place of an OSError of a folder that cannot be looked into."""
+    try:
+        yield
+    except OSError as error:
+        why = error.strerror or "unknown why"
+        raise CatalogueError(f"{folder}: cannot be read ({why}); make it a folder that you may read") from None
+
+
 _FILES = ("gpus.toml", "prices", "free_machines.toml")
 
 
 def _check(directory: Path) -> None:
+    with _reading(directory):
+        _check_files(directory)
+
+
+def _check_files(directory: Path) -> None:
     if not directory.is_dir():
         raise CatalogueError(
             f"{directory}: there is no such folder of catalogue files; correct --catalogue or ${VARIABLE}"
