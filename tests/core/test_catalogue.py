@@ -439,6 +439,13 @@ source = "me"
             'id = "mine"\nfamilies = ["4090"]',
             'line 5: gpu 1 "Mine", field families: "4090" is a name of RTX 4090',
         ),
+        (
+            '"Mine"',
+            r'"Mi\u001b[31mne"',
+            'line 3: gpu 1 "Mi?[31mne", field name: holds the control character U+001B; write it without',
+        ),
+        ('"Mine"', r'"Mi\nne"', "field name: holds the control character U+000A; write it without"),
+        ('"Mine"', r'"Mine"' + "\n" + r'aliases = ["M\u202e1"]', "field aliases: holds the control character U+202E"),
         ("[[gpu]]", GPU_TOML + "[[gpu]]", 'line 21: gpu 2 "Mine", field id: "mine" is the id of an earlier entry too'),
     ],
 )
