@@ -305,6 +305,13 @@ def test_a_dollar_is_worth_one_dollar() -> None:
     assert currency.rate("USD") == currency.parse("USD=1.0")
 
 
+def test_a_card_that_was_not_yet_there_is_told_as_such(capsys: pytest.CaptureFixture[str]) -> None:
+    """Before a card's release its prices are refused with the month of that, not as an unknown name."""
+    code, _, err = run(capsys, "prices", "--as-of", "2020-02", "3090")
+    assert (2, 1) == (code, err.count("\n"))
+    assert "RTX 3090 was released in 2020-09, after the day that is asked about" in err
+
+
 def test_a_labs_files_hold_for_one_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """--catalogue counts for the command that says it, $WHICHGPU_CATALOGUE for all."""
     write_own(tmp_path)

@@ -89,7 +89,7 @@ class Document:
         label = f'{key} {number} "{plain(name)}"' if isinstance(name, str) and name else f"{key} {number}"
         line = self._line(key, number, field, len(rows))
         where = f"{self.name}, line {line}" if line else self.name
-        return CatalogueError(f"{where}: {label}, {f'field {field}: ' if field else ''}{plain(what)}")
+        return CatalogueError(f"{where}: {label}, {f'field {plain(field)}: ' if field else ''}{plain(what)}")
 
     def _check_characters(self, key: str, number: int, row: object) -> None:
         """Refuse characters that a terminal takes for commands, or that hide what is written."""
