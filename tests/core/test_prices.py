@@ -312,6 +312,16 @@ def test_a_card_that_was_not_yet_there_is_told_as_such(capsys: pytest.CaptureFix
     assert "RTX 3090 was released in 2020-09, after the day that is asked about" in err
 
 
+def test_a_day_before_all_prices_is_told_as_such(capsys: pytest.CaptureFixture[str]) -> None:
+    """Where no price is known the answer says so, and explains no columns that are not there."""
+    code, out, _ = run(capsys, "prices", "--as-of", "1900")
+    assert 0 == code
+    assert "No price of that day or an earlier one is known: ask about a later day, or other cards." in " ".join(
+        out.split()
+    )
+    assert "median" not in out
+
+
 def test_a_labs_files_hold_for_one_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """--catalogue counts for the command that says it, $WHICHGPU_CATALOGUE for all."""
     write_own(tmp_path)
