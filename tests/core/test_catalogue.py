@@ -363,6 +363,23 @@ def test_an_empty_directory_is_refused(tmp_path: Path) -> None:
         load(tmp_path)
 
 
+def test_a_byte_order_mark_is_no_mistake(tmp_path: Path) -> None:
+    """A file that an editor of Windows saved reads as any other."""
+    (tmp_path / "gpus.toml").write_text(GPU_TOML, encoding="utf-8-sig")
+    assert "Mine" == load(tmp_path).find("mine").name
+
+
+def test_files_and_folders_in_each_others_place_are_refused(tmp_path: Path) -> None:
+    """A file called prices, or a folder called gpus.toml, would otherwise be passed over without a word."""
+    (tmp_path / "prices").write_text(OFFER_TOML, encoding="utf-8")
+    with pytest.raises(CatalogueError, match="prices is no folder; put it into a folder of that name"):
+        load(tmp_path)
+    (tmp_path / "prices").unlink()
+    (tmp_path / "gpus.toml").mkdir()
+    with pytest.raises(CatalogueError, match=r"gpus\.toml is a folder; make it a file"):
+        load(tmp_path)
+
+
 def write_own(folder: Path, gpus: str | None = None, offers: str | None = None) -> None:
     """A lab's own files: one card and one offer of it."""
     (folder / "gpus.toml").write_text(gpus or GPU_TOML, encoding="utf-8")

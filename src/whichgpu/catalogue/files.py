@@ -41,7 +41,7 @@ class Document:
         # files of the user's own are named in full, those of the package need not be found
         self.name = plain(str(entry) if isinstance(entry, Path) else entry.name)
         try:
-            self._text = entry.read_text(encoding="utf-8")
+            self._text = entry.read_text(encoding="utf-8-sig")  # editors of Windows begin a file with U+FEFF
             self.raw = tomllib.loads(self._text)
         except OSError as error:
             raise CatalogueError(f"{self.name}: cannot be read ({error.strerror}); check the file") from None

@@ -181,6 +181,12 @@ def _check_files(directory: Path) -> None:
         raise CatalogueError(
             f"{directory} holds neither gpus.toml, prices/ nor free_machines.toml; name a folder that does"
         )
+    for name in _FILES:
+        path = directory / name
+        if name == "prices" and path.exists() and not path.is_dir():
+            raise CatalogueError(f"{path} is no folder; put it into a folder of that name, as prices/<provider>.toml")
+        if name != "prices" and path.is_dir():
+            raise CatalogueError(f"{path} is a folder; make it a file, or rename it")
 
 
 def _state(folder: Path) -> object:
