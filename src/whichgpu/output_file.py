@@ -13,9 +13,8 @@ from typing import IO
 
 from whichgpu.errors import InputError
 
-_LEFT_OVER_S = (
-    600.0  # a file is written in seconds: what nobody has added to for so long is of a process that was killed
-)
+# a file is written in seconds: what nobody has added to for so long is of a process that was killed
+_LEFT_OVER_S = 600.0
 
 
 def check_path(path: Path, what: str) -> None:
