@@ -371,11 +371,9 @@ _FEW = 3  # cards that are named, and workloads, of which it is tried what helps
 
 def _check_days(everything: catalogue.Catalogue, cards: catalogue.Catalogue, wishes: Wishes) -> None:
     """A card that is named and was not released on that day is told as such, and a day before all cards."""
-    there = {card.id for card in cards.gpus}
     for name in (*wishes.own, *wishes.gpus):
         card = everything.find(name)
-        if card.id not in there:
-            raise InputError(f"{card.name} was released in {card.release}, after the day that is asked about")
+        cards.check_released(card)
         if card.vendor not in advising.PREDICTED:
             raise InputError(f"{card.name}: nothing is predicted of {card.vendor}'s processors; name another card")
     if not advising.chosen(cards, wishes):

@@ -72,6 +72,10 @@ def parse(words: str) -> Rate:
         raise InputError(
             f'--currency {words[:40]}: write three letters and the dollars that one unit is worth, as in "EUR=1.08"'
         )
+    if wanted == USD:
+        if usd != 1:
+            raise InputError(f"--currency {words[:40]}: a dollar is worth one dollar; leave the rate out")
+        return rate(USD)
     return Rate(code=wanted, usd_per_unit=usd, date="", source="given with --currency")
 
 

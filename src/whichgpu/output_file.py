@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import glob
 import os
 import secrets
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
 from whichgpu.errors import InputError
+
+# a file is written in seconds: what nobody has added to for so long is of a process that was killed
+_LEFT_OVER_S = 600.0
 
 
 def check_path(path: Path, what: str) -> None:
@@ -28,6 +34,7 @@ def write(path: Path, what: str, write_into: Callable[[IO[bytes]], object]) -> N
     """Write `what`; the file is there whole or not at all. Raises InputError where that cannot be."""
     check_path(path, what)
     target = Path(os.path.realpath(path))
+    _remove_left_over(target)
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
     try:
         with temporary.open("xb") as file:
@@ -38,3 +45,12 @@ def write(path: Path, what: str, write_into: Callable[[IO[bytes]], object]) -> N
         if isinstance(error, OSError):
             raise InputError(f"the {what} cannot be written to {path} ({error.strerror})") from error
         raise
+
+
+def _remove_left_over(target: Path) -> None:
+    """Remove what earlier writings of this file left that were killed before they could tidy up; never raises."""
+    with contextlib.suppress(OSError):
+        for part in target.parent.glob(f".{glob.escape(target.name)}.{'[0-9a-f]' * 8}.part"):
+            with contextlib.suppress(OSError):
+                if time.time() - part.lstat().st_mtime > _LEFT_OVER_S:
+                    part.unlink()

@@ -35,10 +35,14 @@ class PriceList(msgspec.Struct, frozen=True, kw_only=True):
 def make(names: Sequence[str], currency: Rate, as_of: str | None = None) -> PriceList:
     """The prices of some cards, or of all that have one, the cheapest to buy first.
 
-    CatalogueError for a name that is no card's, InputError for a day that is none.
+    CatalogueError for a name that is no card's, InputError for a day that is none or on which a named card was not yet there.
     """
-    cards = catalogue.load() if as_of is None else catalogue.load().as_of(as_of)
-    chosen = list(dict.fromkeys(map(cards.find, names))) or cards.gpus
+    everything = catalogue.load()
+    cards = everything if as_of is None else everything.as_of(as_of)
+    named = list(dict.fromkeys(map(everything.find, names)))
+    for card in named:
+        cards.check_released(card)
+    chosen = named or cards.gpus
     day = cards.day or date.today()
     rows = [
         PriceRow(

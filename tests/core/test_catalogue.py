@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from whichgpu.catalogue import Catalogue, Gpu, Offer, load, supports
+from whichgpu.catalogue.plausible import impossible
 from whichgpu.errors import CatalogueError
 
 CATALOGUE = load()
@@ -361,6 +363,23 @@ def test_an_empty_directory_is_refused(tmp_path: Path) -> None:
         load(tmp_path)
 
 
+def test_a_byte_order_mark_is_no_mistake(tmp_path: Path) -> None:
+    """A file that an editor of Windows saved reads as any other."""
+    (tmp_path / "gpus.toml").write_text(GPU_TOML, encoding="utf-8-sig")
+    assert "Mine" == load(tmp_path).find("mine").name
+
+
+def test_files_and_folders_in_each_others_place_are_refused(tmp_path: Path) -> None:
+    """A file called prices, or a folder called gpus.toml, would otherwise be passed over without a word."""
+    (tmp_path / "prices").write_text(OFFER_TOML, encoding="utf-8")
+    with pytest.raises(CatalogueError, match="prices is no folder; put it into a folder of that name"):
+        load(tmp_path)
+    (tmp_path / "prices").unlink()
+    (tmp_path / "gpus.toml").mkdir()
+    with pytest.raises(CatalogueError, match=r"gpus\.toml is a folder; make it a file"):
+        load(tmp_path)
+
+
 def write_own(folder: Path, gpus: str | None = None, offers: str | None = None) -> None:
     """A lab's own files: one card and one offer of it."""
     (folder / "gpus.toml").write_text(gpus or GPU_TOML, encoding="utf-8")
@@ -437,6 +456,13 @@ source = "me"
             'id = "mine"\nfamilies = ["4090"]',
             'line 5: gpu 1 "Mine", field families: "4090" is a name of RTX 4090',
         ),
+        (
+            '"Mine"',
+            r'"Mi\u001b[31mne"',
+            'line 3: gpu 1 "Mi?[31mne", field name: holds the control character U+001B; write it without',
+        ),
+        ('"Mine"', r'"Mi\nne"', "field name: holds the control character U+000A; write it without"),
+        ('"Mine"', r'"Mine"' + "\n" + r'aliases = ["M\u202e1"]', "field aliases: holds the control character U+202E"),
         ("[[gpu]]", GPU_TOML + "[[gpu]]", 'line 21: gpu 2 "Mine", field id: "mine" is the id of an earlier entry too'),
     ],
 )
@@ -447,6 +473,77 @@ def test_malformed_cards_are_named(tmp_path: Path, old: str, new: str, said: str
         load(tmp_path)
     assert said in str(refused.value)
     assert str(refused.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("s = 1008", "s = 0.9", 'line 14: gpu 1 "Mine", field bandwidth_gb_per_s: 0.9 is far from all shipped cards'),
+        (
+            "25_000_000_000",
+            "24",
+            'line 11: gpu 1 "Mine", field memory_bytes: 24 is not 0.8 to 1.05 times the memory_gib',
+        ),
+        ("memory_gib = 24", "memory_gib = 24000", "field memory_gib: 24000 is far from all shipped cards"),
+        ("memory_gib = 24", "memory_gib = 240", "or correct memory_gib"),
+        ("sm_count", "fp16_tflops = 1e9\nsm_count", "field fp16_tflops: 1e+09 is not between"),
+        ("sm_count", "fp32_tflops = inf\nsm_count", "field fp32_tflops: "),
+        (
+            "sm_count",
+            "fp32_tflops = 82.6\nfp16_tflops = 0.165\nsm_count",
+            "field fp16_tflops: 0.165 is 0.002 times the",
+        ),
+        (
+            "sm_count",
+            'fp16_tflops = 10\nno = ["fp16"]\nsm_count',
+            'fp16_tflops: a rate beside no = ["fp16"]; leave one',
+        ),
+        ("2022-10", "2099-01", "field release: 2099-01 is in the future; write the month"),
+        (
+            'id = "mine"',
+            'id = "yours"',
+            'field id: "yours" is not the name in lower case with hyphens; write id = "mine"',
+        ),
+        ('"8.9"', '"99.0"', "field compute_capability: 99.0 is none of a known generation (3.7 to 12.0); write that"),
+        ('compute_capability = "8.9"\n', "", "field compute_capability: a card of NVIDIA has one; add a line"),
+        (
+            "sm_count",
+            "tdp_w = 9e9\nsm_count",
+            "field tdp_w: 9e+09 is far from all shipped cards (70 to 1400); write it in W",
+        ),
+    ],
+)
+def test_impossible_figures_are_named(tmp_path: Path, old: str, new: str, said: str) -> None:
+    """A figure that no card can have is refused with the file, the line, the field and what to write."""
+    text = GPU_TOML.replace(old, new)
+    assert text != GPU_TOML
+    (tmp_path / "gpus.toml").write_text(text, encoding="utf-8")
+    with pytest.raises(CatalogueError) as refused:
+        load(tmp_path)
+    assert str(refused.value).startswith(f"{tmp_path / 'gpus.toml'}, line ")
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("s = 1008", "s = inf", 'line 14: gpu 1 "Mine", field bandwidth_gb_per_s: expected float <= '),
+        ("s = 1008", "s = nan", "field bandwidth_gb_per_s: expected float > 0"),
+        ("25_000_000_000", "9" * 23, 'line 11: gpu 1 "Mine", field memory_bytes: expected int <= '),
+        ("25_000_000_000", "9" * 5000, "gpus.toml: holds a number of thousands of digits; correct it"),
+    ],
+)
+def test_endless_figures_are_named(tmp_path: Path, old: str, new: str, said: str) -> None:
+    """A figure that is infinite, no number, or larger than an answer can hold is refused where it is read."""
+    (tmp_path / "gpus.toml").write_text(GPU_TOML.replace(old, new), encoding="utf-8")
+    with pytest.raises(CatalogueError) as refused:
+        load(tmp_path)
+    assert said in str(refused.value)
+
+
+def test_every_shipped_card_is_possible() -> None:
+    """The bounds on a lab's card refuse none of the shipped ones."""
+    assert [] == [(gpu.id, problem) for gpu in CATALOGUE.gpus if (problem := impossible(gpu, CATALOGUE.gpus))]
 
 
 @pytest.mark.parametrize(
@@ -477,6 +574,26 @@ def test_malformed_offers_are_named(tmp_path: Path, old: str, new: str, said: st
     with pytest.raises(CatalogueError) as refused:
         _ = load(tmp_path).offers
     assert said in str(refused.value)
+
+
+@pytest.mark.parametrize(("method", "about"), [("iterdir", "prices"), ("is_dir", ""), ("is_file", "")])
+def test_a_folder_that_cannot_be_read_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, about: str
+) -> None:
+    """Without the right to look into the lab's folder, or its prices, one line names it and what to do."""
+    real = getattr(Path, method)
+
+    def denied(path: Path) -> object:
+        if tmp_path in (path, *path.parents):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return real(path)
+
+    write_own(tmp_path)
+    monkeypatch.setattr(Path, method, denied)
+    with pytest.raises(CatalogueError) as refused:
+        _ = load(tmp_path).offers
+    said = f"{tmp_path / about}: cannot be read (Permission denied); make it a folder that you may read"
+    assert said == str(refused.value)
 
 
 def test_files_that_are_no_text_are_refused(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_catalogue import GPU_TOML, OFFER_TOML, TODAY, make_gpu, make_offer, write_own
 
-from whichgpu import cli
+from whichgpu import cli, currency
 from whichgpu.catalogue import Catalogue, Offer, days, interval, load, prices, shipped, units
 from whichgpu.errors import CatalogueError, InputError
 
@@ -296,6 +296,30 @@ def test_prices_of_an_earlier_day_in_another_currency(capsys: pytest.CaptureFixt
     _, out, _ = run(capsys, "prices", "2080 ti", "--as-of", "2020-02", "--currency", "EUR=2", "--json")
     found = json.loads(out)
     assert (1150.0, 2.0) == (found["gpus"][0]["buy"]["usd"], found["currency"]["usd_per_unit"])
+
+
+def test_a_dollar_is_worth_one_dollar() -> None:
+    """A rate of the dollar other than 1 would show other prices under its name, and is refused."""
+    with pytest.raises(InputError, match="--currency usd=2: a dollar is worth one dollar; leave the rate out"):
+        currency.parse("usd=2")
+    assert currency.rate("USD") == currency.parse("USD=1.0")
+
+
+def test_a_card_that_was_not_yet_there_is_told_as_such(capsys: pytest.CaptureFixture[str]) -> None:
+    """Before a card's release its prices are refused with the month of that, not as an unknown name."""
+    code, _, err = run(capsys, "prices", "--as-of", "2020-02", "3090")
+    assert (2, 1) == (code, err.count("\n"))
+    assert "RTX 3090 was released in 2020-09, after the day that is asked about" in err
+
+
+def test_a_day_before_all_prices_is_told_as_such(capsys: pytest.CaptureFixture[str]) -> None:
+    """Where no price is known the answer says so, and explains no columns that are not there."""
+    code, out, _ = run(capsys, "prices", "--as-of", "1900")
+    assert 0 == code
+    assert "No price of that day or an earlier one is known: ask about a later day, or other cards." in " ".join(
+        out.split()
+    )
+    assert "median" not in out
 
 
 def test_a_labs_files_hold_for_one_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,19 @@ import pytest
 
 import whichgpu
 
-PUBLIC = ["ExplainReport", "FitReport", "RankReport", "WhichGpuError", "describe", "explain", "fit", "rank"]
+PUBLIC = [
+    "AdviceReport",
+    "ExplainReport",
+    "FitReport",
+    "RankReport",
+    "WhichGpuError",
+    "Wishes",
+    "advise",
+    "describe",
+    "explain",
+    "fit",
+    "rank",
+]
 
 
 def in_a_fresh_interpreter(code: str) -> str:

@@ -13,7 +13,8 @@ from whichgpu import workload
 from whichgpu.errors import StepError
 from whichgpu.remedies import LeftOut, Plan, RemedyName, plans, reason_of
 
-ALL = set(RemedyName.__args__)  # type: ignore[attr-defined]
+# what a report of one step tries; several at once are tried for advice (what_helps)
+ALL = set(RemedyName.__args__) - {"several together"}  # type: ignore[attr-defined]
 
 
 def planned(name: str, batch_size: int = 8, no_bfloat16: str | None = None, **facts: Any) -> tuple[dict, dict]:

@@ -12,7 +12,7 @@ Not covered: multi-GPU topologies, MIG slices, cards with modified memory, and m
 without CUDA.
 
 `records` says what a row is, `cards` finds cards by name, `prices` makes one price with its interval from dated offers,
-`units` catches prices in the wrong unit, `loading` and `files` read, `wheels` knows the builds of PyTorch.
+`units` catches prices in the wrong unit, `plausible` figures of cards, `loading` and `files` read, `wheels` knows the builds of PyTorch.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from whichgpu.catalogue.days import asked_day, last, middle
 from whichgpu.catalogue.files import plain
 from whichgpu.catalogue.prices import Kind, Price, price_of
 from whichgpu.catalogue.records import Gpu, Offer
-from whichgpu.errors import CatalogueError
+from whichgpu.errors import CatalogueError, InputError
 
 __all__ = ["Catalogue", "clash"]
 
@@ -67,6 +67,11 @@ class Catalogue:
         return Catalogue(
             gpus, lambda: [o for o in self.offers if middle(o.date) <= until and known.intersection(o.gpus)], until
         )
+
+    def check_released(self, gpu: Gpu) -> None:
+        """InputError for a card that was not yet there on the day that is asked about."""
+        if gpu not in self.gpus:
+            raise InputError(f"{gpu.name} was released in {gpu.release}, after the day that is asked about")
 
     def offers_of(self, gpu: Gpu) -> tuple[Offer, ...]:
         """Every offer of a card, whatever its kind and date."""

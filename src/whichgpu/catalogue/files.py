@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+import unicodedata
 from collections.abc import Iterator
 from datetime import date, timedelta
 from importlib.resources.abc import Traversable
@@ -24,6 +25,7 @@ __all__ = ["Document", "plain"]
 
 Record = TypeVar("Record", bound=msgspec.Struct)
 
+_UNSEEN = ("Cc", "Cf", "Zl", "Zp")  # categories of Unicode: control, format (the direction of text), line and paragraph
 _DATES = ("date", "checked")  # fields that hold the day on which something was read
 
 
@@ -39,7 +41,7 @@ class Document:
         # files of the user's own are named in full, those of the package need not be found
         self.name = plain(str(entry) if isinstance(entry, Path) else entry.name)
         try:
-            self._text = entry.read_text(encoding="utf-8")
+            self._text = entry.read_text(encoding="utf-8-sig")  # editors of Windows begin a file with U+FEFF
             self.raw = tomllib.loads(self._text)
         except OSError as error:
             raise CatalogueError(f"{self.name}: cannot be read ({error.strerror}); check the file") from None
@@ -48,6 +50,8 @@ class Document:
             raise CatalogueError(f"{self.name}: not valid TOML ({what}); save the file as UTF-8") from None
         except tomllib.TOMLDecodeError as error:
             raise self._no_toml(str(error)) from None
+        except ValueError:  # an integer of more digits than Python reads
+            raise CatalogueError(f"{self.name}: holds a number of thousands of digits; correct it") from None
 
     def _no_toml(self, words: str) -> CatalogueError:
         what, _, where = plain(words).partition(" (at ")
@@ -70,6 +74,7 @@ class Document:
             raise CatalogueError(f"{self.name}: {problem}; the file is a list of [[{key}]] entries")
         for number, row in enumerate(rows, 1):
             filled = {**defaults, **row} if isinstance(row, dict) else row
+            self._check_characters(key, number, filled)
             try:
                 yield msgspec.convert(filled, record)
             except msgspec.ValidationError as error:
@@ -84,7 +89,17 @@ class Document:
         label = f'{key} {number} "{plain(name)}"' if isinstance(name, str) and name else f"{key} {number}"
         line = self._line(key, number, field, len(rows))
         where = f"{self.name}, line {line}" if line else self.name
-        return CatalogueError(f"{where}: {label}, {f'field {field}: ' if field else ''}{plain(what)}")
+        return CatalogueError(f"{where}: {label}, {f'field {plain(field)}: ' if field else ''}{plain(what)}")
+
+    def _check_characters(self, key: str, number: int, row: object) -> None:
+        """Refuse characters that a terminal takes for commands, or that hide what is written."""
+        for field, value in row.items() if isinstance(row, dict) else ():
+            for words in _words(value):
+                allowed = "\n\t" if field == "note" else ""
+                found = next((c for c in words if unicodedata.category(c) in _UNSEEN and c not in allowed), None)
+                if found is not None:
+                    what = f"holds the control character U+{ord(found):04X}; write it without"
+                    raise self.error(key, number, field, what)
 
     def _check_dates(self, key: str, number: int, row: dict[str, Any]) -> None:
         for field in _DATES:
@@ -117,6 +132,15 @@ class Document:
             if re.match(rf"\s*{re.escape(name)}\s*=", lines[index]):
                 return index + 1
         return begin + 1
+
+
+def _words(value: object) -> Iterator[str]:
+    """Every text in a value of a TOML file."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, (list, dict)):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _words(part)
 
 
 def _cure(what: str, field: str, record: type[Record]) -> str:

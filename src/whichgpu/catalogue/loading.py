@@ -9,7 +9,7 @@ The lab's own folder is that of `using` (`--catalogue DIR`) or of $WHICHGPU_CATA
 `whichgpu update` writes.
 
 Prices in the wrong unit (for a month, for the whole machine, in cents) are caught in all files but the shipped ones, where
-tests do: see `whichgpu.catalogue.units`.
+tests do: see `whichgpu.catalogue.units`. So are figures of a card that cannot be: `whichgpu.catalogue.plausible`.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ import platformdirs
 
 from whichgpu.catalogue.cards import Catalogue, clash
 from whichgpu.catalogue.files import Document
+from whichgpu.catalogue.plausible import impossible
 from whichgpu.catalogue.records import Gpu, Offer
 from whichgpu.catalogue.units import Known, unlikely
 from whichgpu.errors import CatalogueError
@@ -71,8 +72,15 @@ def load(directory: Path | None = None) -> Catalogue:
     `directory` is the lab's folder; without it, see `own_folder`. CatalogueError names file, line, field and cure where a
     file is malformed. Offers are read only when they are asked for. What was read before is kept while no file changed.
     """
-    folders = [folder for folder in (user_folder(), own_folder(directory)) if folder is not None and folder.is_dir()]
-    return _loaded(tuple((folder, _state(folder)) for folder in folders))
+    users, own = user_folder(), own_folder(directory)
+    with _reading(users):
+        folders = [users] if users.is_dir() else []
+    folders += [own] if own is not None else []
+    layers = []
+    for folder in folders:
+        with _reading(folder):
+            layers.append((folder, _state(folder)))
+    return _loaded(tuple(layers))
 
 
 def shipped() -> Catalogue:
@@ -103,6 +111,8 @@ def _with_own_gpus(entry: Path, below: dict[str, Gpu]) -> dict[str, Gpu]:
     for number, gpu in enumerate(own.values(), 1):
         if problem := clash(gpu, found.values()):
             raise document.error("gpu", number, *problem)
+        if problem := impossible(gpu, below.values()):
+            raise document.error("gpu", number, *problem)
     return found
 
 
@@ -120,7 +130,9 @@ def _offers(shipped_prices: Traversable, folders: list[Path], gpus: dict[str, Gp
 
 def _read_offers(folder: Traversable, gpus: dict[str, Gpu], known: Known | None) -> Iterator[tuple[Offer, bool]]:
     """Each offer of a folder, and whether it takes the place of all of its provider; units are checked where `known`."""
-    for entry in sorted(folder.iterdir(), key=lambda e: e.name):
+    with _reading(folder):
+        entries = sorted(folder.iterdir(), key=lambda entry: entry.name)
+    for entry in entries:
         if not entry.name.endswith(".toml"):
             continue
         document = Document(entry)
@@ -142,10 +154,25 @@ def _read_offers(folder: Traversable, gpus: dict[str, Gpu], known: Known | None)
             yield offer, replaces
 
 
+@contextlib.contextmanager
+def _reading(folder: object) -> Iterator[None]:
+    """CatalogueError in place of an OSError of a folder that cannot be looked into."""
+    try:
+        yield
+    except OSError as error:
+        why = error.strerror or "unknown why"
+        raise CatalogueError(f"{folder}: cannot be read ({why}); make it a folder that you may read") from None
+
+
 _FILES = ("gpus.toml", "prices", "free_machines.toml")
 
 
 def _check(directory: Path) -> None:
+    with _reading(directory):
+        _check_files(directory)
+
+
+def _check_files(directory: Path) -> None:
     if not directory.is_dir():
         raise CatalogueError(
             f"{directory}: there is no such folder of catalogue files; correct --catalogue or ${VARIABLE}"
@@ -154,6 +181,12 @@ def _check(directory: Path) -> None:
         raise CatalogueError(
             f"{directory} holds neither gpus.toml, prices/ nor free_machines.toml; name a folder that does"
         )
+    for name in _FILES:
+        path = directory / name
+        if name == "prices" and path.exists() and not path.is_dir():
+            raise CatalogueError(f"{path} is no folder; put it into a folder of that name, as prices/<provider>.toml")
+        if name != "prices" and path.is_dir():
+            raise CatalogueError(f"{path} is a folder; make it a file, or rename it")
 
 
 def _state(folder: Path) -> object:

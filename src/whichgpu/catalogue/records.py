@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from decimal import Decimal
 from typing import Annotated, Literal
 
@@ -14,8 +15,8 @@ __all__ = ["Capability", "Count", "Day", "Gpu", "Offer", "OfferKind", "Positive"
 Text = Annotated[str, msgspec.Meta(min_length=1)]
 Day = Annotated[str, msgspec.Meta(pattern=r"^20\d\d(-(0[1-9]|1[0-2])(-(0[1-9]|[12]\d|3[01]))?)?$")]
 Capability = Annotated[str, msgspec.Meta(pattern=r"^\d{1,2}\.\d$")]
-Positive = Annotated[float, msgspec.Meta(gt=0)]
-Count = Annotated[int, msgspec.Meta(gt=0)]
+Positive = Annotated[float, msgspec.Meta(gt=0, le=sys.float_info.max)]  # finite
+Count = Annotated[int, msgspec.Meta(gt=0, le=2**63 - 1)]  # JSON has no more
 HardwareDtype = Literal["tf32", "fp16", "bf16", "fp8"]
 OfferKind = Literal["buy-new", "buy-used", "cloud-on-demand", "cloud-spot"]
 

@@ -21,6 +21,9 @@ _MOST_CHANGES = 40
 def print_prices(found: PriceList, console: Console) -> None:
     """Print what cards cost: likely, between what and what, how old, on which condition."""
     console.print(f"Prices as of {found.as_of}, in {found.currency.code}")
+    if not any(row.buy or row.rent or row.spot for row in found.gpus):
+        console.print("No price of that day or an earlier one is known: ask about a later day, or other cards.")
+        return
     for title, prices in (
         ("To buy", [(row.gpu, row.buy) for row in found.gpus]),
         ("To rent for an hour, on demand", [(row.gpu, row.rent) for row in found.gpus]),
