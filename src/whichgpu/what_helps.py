@@ -69,7 +69,7 @@ def what_helps_in_words(
         most = f", up to batch {text.format_count(one.max_batch_size)}" if one.max_batch_size else ""
         said.append(
             f"{ref.text} on the {card.name}: with {one.change} batch {text.format_count(batch_size)} {fits}{most} "
-            f"({needs} of {room})"
+            f"({needs} of {room} beside the CUDA context)"
         )
     return said
 

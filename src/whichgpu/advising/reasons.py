@@ -43,7 +43,9 @@ class Reasons:
             fails = f" (not {_some(card.fails)})" if card.fails else ""
             yield f"trains {card.trains} of {len(self._report.workloads)}{fails}"
             if card.cannot:
-                yield f"{len(card.cannot)} of these for want of software or hardware: {'; '.join(card.problems)}"
+                too_large = len(card.fails) - len(card.cannot)
+                others = f"{too_large} do{'es' * (too_large == 1)} not fit, " if too_large else ""
+                yield f"{others}{len(card.cannot)} cannot run: {'; '.join(card.problems)}"
             if card.unmeasured:
                 yield f"by memory alone: nothing of {card.vendor} was measured"
             return

@@ -188,9 +188,14 @@ def _print_cards(title: str, cards: Sequence[CardAdvice], report: AdviceReport, 
         briefs = [_in_brief(card, report) for card in cards]
         for priced in (True, False):
             found = [words for words, known in briefs if known == priced]
-            said = "" if priced or len(found) == len(cards) else "no price known: "
+            said = "" if priced or len(found) == len(cards) else f"no {_condition(report)}price known: "
             if found:
                 console.print(Padding(said + listed(found), (0, 0, 0, 2)))
+
+
+def _condition(report: AdviceReport) -> str:
+    """Which prices count, where not all do."""
+    return f"{report.wishes.condition} " if report.wishes.condition else ""
 
 
 def _star(card: CardAdvice) -> str:
