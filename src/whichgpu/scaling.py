@@ -127,13 +127,13 @@ class Scaled:
         def between(one: Tensor, other: Tensor) -> Tensor:
             if one.shape == other.shape and one.stride == other.stride:
                 return one
-            return msgspec.structs.replace(
-                one,
-                shape=tuple(map(_between, one.shape, other.shape, repeat(by), repeat(gap))),
+            strides = one.stride or other.stride, other.stride or one.stride
+            return Tensor(
+                tuple(map(_between, one.shape, other.shape, repeat(by), repeat(gap))),
+                one.dtype,
                 # a batch of one may pass for contiguous where others show the layout
-                stride=tuple(
-                    map(_between, one.stride or other.stride, other.stride or one.stride, repeat(by), repeat(gap))
-                ),
+                tuple(map(_between, *strides, repeat(by), repeat(gap))) if strides[0] else (),
+                one.storage,
             )
 
         return msgspec.structs.replace(

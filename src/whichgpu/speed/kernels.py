@@ -208,7 +208,13 @@ def _arithmetic_seconds(costs: Columns, given: Coefficients) -> Floats:
     recurrent = np.array([kind == "recurrent" for kind, *_ in costs.sorts], bool)[costs.sort]
     times = np.where(recurrent, costs.kernels / 2, 1.0)  # one step after the other, a product and its gates each
     with np.errstate(divide="ignore", invalid="ignore"):
-        tiled = times * _tiled_seconds(costs, given, costs.flops / times)
+        tiled = np.zeros(len(costs.inner))
+        products = np.flatnonzero(costs.inner > 0)  # few of all, and each tile is tried with each cut
+        tiled[products] = times[products] * _tiled_seconds(
+            Columns._make([costs.sorts, *(column[products] for column in costs[1:])]),
+            Coefficients(*(np.broadcast_to(one, len(costs.inner))[products] for one in given)),
+            (costs.flops / times)[products],
+        )
         waves = costs.parts / given.processors
         whole = np.maximum(1.0, given.smooth * waves + (1 - given.smooth) * np.ceil(waves)) / waves
         # a block goes over all keys, and takes an exponential for each pair of rows
