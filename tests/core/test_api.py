@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -530,3 +532,12 @@ def test_what_cannot_be_foretold_is_explained_from_a_trace_of_its_own(world: Wor
     assert "real-cpu" == report.trace.kind
     assert () == report.remedies
     assert {left_out.reason for left_out in report.left_out}
+
+
+@pytest.mark.parametrize("workload", ["bert-base", "no-such-workload"])
+def test_the_collector_of_garbage_is_left_as_it_was(world: World, workload: str) -> None:
+    """Whatever an answer changes of it to be quick, also where the question fails."""
+    before = gc.get_threshold()
+    with contextlib.suppress(WorkloadError):
+        whichgpu.rank([workload])
+    assert before == gc.get_threshold()
