@@ -28,12 +28,11 @@ from whichgpu.errors import InputError
 from whichgpu.explanation import ExplainReport
 from whichgpu.overheads import context_bytes
 from whichgpu.predictor import Predictor, Progress
-from whichgpu.ranking import by_day, in_turn, ranking, taken_for, unbounded
+from whichgpu.ranking import by_day, by_installed_torch, in_turn, ranking, taken_for, unbounded
 from whichgpu.speed.rates import rates
 from whichgpu.speed_answers import in_fit, lacks, speed_answers
 from whichgpu.speed_closeup import TimeLook, time_of
 from whichgpu.tables import BASELINE
-from whichgpu.torch_build import installed_torch
 from whichgpu.tracers import falling_back
 from whichgpu.what_helps import what_helps_in_words
 
@@ -246,9 +245,7 @@ def _check_roofline(card: catalogue.Gpu | None, picture: Path) -> None:
 
 def _time(predictor: Predictor, card: catalogue.Gpu, batch_size: int, host_speed: float | None) -> TimeLook | str:
     """Where the time of a step goes on a card, or why that is not known."""
-    build = installed_torch()
-    dtypes = advice.dtypes_used(predictor.facts(card.capability))
-    problems = catalogue.supports(card, build.version, build.cuda, dtypes)
+    problems = by_installed_torch()(card, advice.dtypes_used(predictor.facts(card.capability)))
     return "; ".join(problems) if problems else time_of(predictor, card, batch_size, host_speed)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 import typer
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from whichgpu.advising.wishes import Condition, Market
 
 _Names = list[str] | None
+Flag = TypeVar("Flag", bound=str)
 
 
 def add_to(app: typer.Typer) -> None:
@@ -136,9 +137,9 @@ def advise(
     is known, and nothing is fetched. A machine with several cards costs all of them, and one of them is counted. Buying is
     compared with renting by the price, what is had back for the card, and power.
     """
-    way = _one_of({"buy": buy, "rent": rent, "free": free})
-    market = _one_of({"spot": spot, "on-demand": on_demand})
-    condition = _one_of({"used": used, "new": new})
+    way: Literal["buy", "rent", "free"] | None = _one_of({"buy": buy, "rent": rent, "free": free})
+    market: Market | None = _one_of({"spot": spot, "on-demand": on_demand})
+    condition: Condition | None = _one_of({"used": used, "new": new})
     from whichgpu import api  # noqa: PLC0415
     from whichgpu import currency as currencies  # noqa: PLC0415
     from whichgpu.advising.wishes import Wishes  # noqa: PLC0415
@@ -147,7 +148,7 @@ def advise(
     names = expand(workloads or (), sets or ())
     usd = currencies.parse(currency).usd_per_unit
     wishes = Wishes(
-        way=_way(way),
+        way=way,
         batch_size=None if batch_size is None else text.parse_batch_size(batch_size),
         samples=run_samples(samples, epochs, dataset_size),
         deadline_hours=None if deadline is None else text.parse_hours(deadline),
@@ -162,8 +163,8 @@ def advise(
         max_power_w=max_power,
         providers=tuple(provider or ()),
         regions=tuple(region or ()),
-        market=_market(market),
-        condition=_condition(condition),
+        market=market,
+        condition=condition,
         power_usd_per_kwh=POWER_USD_PER_KWH if power_price is None else power_price * usd,
         resale=resale,
     )
@@ -183,21 +184,9 @@ def advise(
     print_record(report, json, lambda console: render.print_advice(report, console, every=every, why=why))
 
 
-def _one_of(flags: Mapping[str, bool]) -> str | None:
+def _one_of(flags: Mapping[Flag, bool]) -> Flag | None:
     """The flag that was given; InputError for several that exclude each other."""
     given = [name for name, said in flags.items() if said]
     if len(given) > 1:
         raise InputError(f"--{given[0]} and --{given[1]} exclude each other; leave one of them out")
     return given[0] if given else None
-
-
-def _way(words: str | None) -> Literal["buy", "rent", "free"] | None:
-    return None if words is None else "buy" if words == "buy" else "rent" if words == "rent" else "free"
-
-
-def _market(words: str | None) -> Market | None:
-    return None if words is None else "spot" if words == "spot" else "on-demand"
-
-
-def _condition(words: str | None) -> Condition | None:
-    return None if words is None else "used" if words == "used" else "new"

@@ -23,6 +23,7 @@ import msgspec
 import platformdirs
 
 from whichgpu.errors import BenchError, InputError
+from whichgpu.output_file import replace_whole
 
 PROBE = (sys.executable, "-P", "-m", "whichgpu.bench_worker.host_probe")
 TIMEOUT_S = 120.0
@@ -99,7 +100,7 @@ def calibrate(path: Path | None = None, command: tuple[str, ...] = PROBE) -> Hos
     )
     try:
         where.parent.mkdir(parents=True, exist_ok=True)
-        where.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
+        replace_whole(where, lambda file: file.write(msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n"))
     except OSError as error:
         raise BenchError(f"the host's speed cannot be kept in {where} ({error}); make the folder writable") from error
     return found

@@ -1,4 +1,4 @@
-"""Files that a user names for an answer: checked before any work, and written in one atomic step."""
+"""Files that are written in one atomic step; those that a user names for an answer are checked before any work."""
 
 from __future__ import annotations
 
@@ -35,15 +35,22 @@ def write(path: Path, what: str, write_into: Callable[[IO[bytes]], object]) -> N
     check_path(path, what)
     target = Path(os.path.realpath(path))
     _remove_left_over(target)
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
     try:
-        with temporary.open("xb") as file:
+        replace_whole(target, write_into)
+    except OSError as error:
+        raise InputError(f"the {what} cannot be written to {path} ({error.strerror})") from error
+
+
+def replace_whole(target: Path, write_into: Callable[[IO[bytes]], object]) -> None:
+    """Make or replace a file in one step, so that it is there whole or not at all; raises OSError."""
+    part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
+    try:
+        with part.open("xb") as file:
             write_into(file)
-        temporary.replace(target)
-    except BaseException as error:
-        temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise InputError(f"the {what} cannot be written to {path} ({error.strerror})") from error
+        part.replace(target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            part.unlink()
         raise
 
 

@@ -8,10 +8,7 @@ not at all; rows of providers that could not be reached this time stay in it.
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import secrets
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from pathlib import Path
@@ -25,6 +22,7 @@ from whichgpu.catalogue.files import Document, plain
 from whichgpu.catalogue.units import Known, unlikely
 from whichgpu.errors import CatalogueError
 from whichgpu.gpuhunt_prices import Fetched, Listing
+from whichgpu.output_file import replace_whole
 
 __all__ = ["Change", "Update", "path", "prepare", "write"]
 
@@ -93,16 +91,12 @@ def write(update: Update) -> Update:
     target = path()
     fetched = {offer.provider for offer in update.offers}
     kept = [offer for offer in _at_hand(target) if offer.provider not in fetched]
-    part = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+    words = _toml([*kept, *update.offers]).encode()
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(_toml([*kept, *update.offers]), encoding="utf-8")
-        os.replace(part, target)
+        replace_whole(target, lambda file: file.write(words))
     except OSError as error:
         raise CatalogueError(f"{target}: cannot be written ({error.strerror}); nothing was changed") from None
-    finally:
-        with contextlib.suppress(OSError):
-            part.unlink()
     return msgspec.structs.replace(update, written=True)
 
 

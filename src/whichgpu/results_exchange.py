@@ -9,22 +9,21 @@ Parquet needs pyarrow, the extra `parquet`. Not covered: files that do not fit i
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import io
 import math
 import os
-import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from functools import cache, partial
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import msgspec
 
 from whichgpu.errors import InputError, ResultsError
+from whichgpu.output_file import replace_whole
 from whichgpu.results import LOCAL, Environment, Measurement
 
 FORMAT = 1  # raise it when a column changes its meaning or a new one must be understood
@@ -50,22 +49,18 @@ def export_file(measurements: Sequence[Measurement], path: Path) -> None:
     """
     write = {".csv": _to_csv, ".jsonl": _to_jsonl, ".parquet": _to_parquet}[_suffix(path)]
     data = write(measurements)
-    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+
+    def write_through(file: IO[bytes]) -> None:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
     try:
         if path.is_dir():
             raise IsADirectoryError(21, "it is a folder")
-        with part.open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
+        replace_whole(path, write_through)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            part.unlink()
         raise ResultsError(f"{path} cannot be written ({error.strerror}); name another file") from error
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
 
 
 def import_file(path: Path, origin: str | None = None) -> list[Measurement]:

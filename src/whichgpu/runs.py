@@ -14,7 +14,7 @@ import msgspec
 
 from whichgpu.speed.record import PredictedSpeed
 
-_S_AN_HOUR = 3600.0
+S_AN_HOUR = 3600.0
 _J_A_KWH = 3.6e6
 
 
@@ -41,7 +41,7 @@ def run(samples: int, speed: PredictedSpeed, watts: float | None, usd_an_hour: f
         steps * speed.batch_size / rate
         for rate in (speed.samples_per_s, speed.samples_per_s_high, speed.samples_per_s_low)
     )
-    hourly = None if usd_an_hour is None else usd_an_hour / _S_AN_HOUR
+    hourly = None if usd_an_hour is None else usd_an_hour / S_AN_HOUR
     return Run(
         basis=speed.basis,
         samples=samples,

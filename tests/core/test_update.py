@@ -160,7 +160,7 @@ def test_the_file_is_replaced_whole_or_not_at_all(server: Server, monkeypatch: p
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("whichgpu.refresh.os.replace", full)
+    monkeypatch.setattr("os.replace", full)
     with pytest.raises(CatalogueError, match=r"cannot be written \(No space left on device\); nothing was changed"):
         refresh.write(refresh.prepare(gpuhunt_prices.fetch()))
     assert before == refresh.path().read_bytes()

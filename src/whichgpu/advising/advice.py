@@ -43,8 +43,9 @@ def advise(
     found = joined.cards(report, cards.gpus, prices, wishes)
     own = {cards.find(name).id for name in wishes.own}
     asked = [card for card in found if card.id not in own or _is_asked(card, cards, wishes)]
+    hardware = limits.of_hardware(wishes)
     wanted = [
-        *limits.of_hardware(wishes),
+        *hardware,
         limits.can_train(len(report.workloads), wishes),
         *limits.of_price(wishes, reasons.money),
     ]
@@ -58,7 +59,7 @@ def advise(
             wishes,
             lambda card: reasons.of(card, "free"),
             prices.day,
-            lambda card: not limits.meets(card, limits.of_hardware(wishes)),
+            lambda card: not limits.meets(card, hardware),
         )
         if wishes.way in (None, "free")
         else ()
@@ -70,7 +71,7 @@ def advise(
     if wishes.way == "free" and not free:
         empty = none_free(machines, told, wishes, prices.day, {gpu.id: gpu.name for gpu in cards.gpus})
     picks = () if wishes.way == "free" else short_list(candidates, [c for c in told if c.id in own], wishes, reasons.of)
-    shown = [card for card in told if not limits.meets(card, limits.of_hardware(wishes))]
+    shown = [card for card in told if not limits.meets(card, hardware)]
     answer = AdviceReport(
         workloads=report.workloads,
         basis=report.basis,

@@ -12,9 +12,7 @@ from collections.abc import Sequence
 from whichgpu.advising.records import BreakEven, Rent, Whole
 from whichgpu.advising.wishes import HOURS_A_WEEK, Wishes
 from whichgpu.catalogue import Price
-from whichgpu.runs import Run
-
-_S_AN_HOUR = 3600.0
+from whichgpu.runs import S_AN_HOUR, Run
 
 
 def whole(runs: Sequence[Run | None], rent: Rent | None, wishes: Wishes) -> Whole | None:
@@ -25,7 +23,7 @@ def whole(runs: Sequence[Run | None], rent: Rent | None, wishes: Wishes) -> Whol
     seconds, low, high = (sum(getattr(run, end) for run in known) for end in ("seconds", "seconds_low", "seconds_high"))
     energies = [run.energy_kwh for run in known if run.energy_kwh is not None]
     energy = sum(energies) if len(energies) == len(known) else None
-    hours = [1 / _S_AN_HOUR * end for end in (seconds, low, high)]
+    hours = [1 / S_AN_HOUR * end for end in (seconds, low, high)]
     return Whole(
         seconds=seconds,
         seconds_low=low,
@@ -41,7 +39,7 @@ def whole(runs: Sequence[Run | None], rent: Rent | None, wishes: Wishes) -> Whol
 
 def elapsed_hours(run: Whole, hours_per_week: float | None) -> float:
     """Hours on the clock until the runs are over, where a card runs only so many hours a week."""
-    hours = run.seconds / _S_AN_HOUR
+    hours = run.seconds / S_AN_HOUR
     return hours if hours_per_week is None else hours * HOURS_A_WEEK / hours_per_week
 
 

@@ -18,8 +18,8 @@ from whichgpu.advising.prices import is_named
 from whichgpu.advising.records import CardAdvice, Empty, FreeAdvice, Relaxation
 from whichgpu.advising.wishes import HOURS_A_WEEK, Wishes
 from whichgpu.free_machines import FreeMachine
+from whichgpu.runs import S_AN_HOUR
 
-_S_AN_HOUR = 3600.0
 _HOURS_A_MONTH = 24 * 365.25 / 12
 
 
@@ -98,11 +98,11 @@ def none_free(
         if found := left(msgspec.structs.replace(wishes, providers=()), hardware):
             cures[flag] = f"leave it out for {_machines(found)}"
     if wishes.deadline_hours is not None:
-        given.append(flag := f"--deadline {text.format_long(_S_AN_HOUR * wishes.deadline_hours)}")
+        given.append(flag := f"--deadline {limits.hours_in_words(wishes.deadline_hours)}")
         later = left(msgspec.structs.replace(wishes, deadline_hours=None), hardware)
         if spans := [(one.weeks * HOURS_A_WEEK, one.service) for one in later if one.enough and one.weeks is not None]:
             hours, service = min(spans)
-            cures[flag] = f"the least is {text.format_long(_S_AN_HOUR * hours)} ({service})"
+            cures[flag] = f"the least is {limits.hours_in_words(hours)} ({service})"
         elif later:
             cures[flag] = "no free machine gives enough hours for the run; rent or buy with --rent or --buy"
     if wishes.gpus:
@@ -127,7 +127,7 @@ def _one(machine: FreeMachine, card: CardAdvice, wishes: Wishes, reason: str, da
     workloads = card.speed
     fits = tuple(name for name in workloads if name not in card.fails and card.supported)
     seconds = card.run.seconds if card.run is not None and fits else None
-    hours = seconds / _S_AN_HOUR if seconds is not None else None
+    hours = seconds / S_AN_HOUR if seconds is not None else None
     weeks = _weeks(hours, machine, wishes) if hours is not None and _is_told(machine, hours) else None
     session = machine.max_session_hours
     enough = None if hours is None else machine.total_hours is None or hours <= machine.total_hours
@@ -164,8 +164,8 @@ def _one(machine: FreeMachine, card: CardAdvice, wishes: Wishes, reason: str, da
 
 def _is_told(machine: FreeMachine, hours: float) -> bool:
     """Whether a run of so many hours ends in one session, or it is known how many hours there are."""
-    limits = (machine.weekly_hours, machine.monthly_hours, machine.total_hours)
-    return any(limit is not None for limit in limits) or hours <= (machine.max_session_hours or 0.0)
+    given = (machine.weekly_hours, machine.monthly_hours, machine.total_hours)
+    return any(limit is not None for limit in given) or hours <= (machine.max_session_hours or 0.0)
 
 
 def _weeks(hours: float, machine: FreeMachine, wishes: Wishes) -> float:

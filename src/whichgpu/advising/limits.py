@@ -11,6 +11,7 @@ from whichgpu import text
 from whichgpu.advising.costs import elapsed_hours
 from whichgpu.advising.records import CardAdvice, Empty, Relaxation
 from whichgpu.advising.wishes import Wishes
+from whichgpu.runs import S_AN_HOUR
 
 Money = Callable[[float], str]
 
@@ -65,9 +66,9 @@ def of_price(wishes: Wishes, money: Money) -> list[Wish]:
     if (hours := wishes.deadline_hours) is not None:
         found.append(
             Wish(
-                f"--deadline {_hours(hours)}",
+                f"--deadline {hours_in_words(hours)}",
                 lambda card: _elapsed(card, wishes) is not None and _sure(_elapsed(card, wishes)) <= hours,
-                lambda cards: _nearest(cards, lambda card: _elapsed(card, wishes), _hours),
+                lambda cards: _nearest(cards, lambda card: _elapsed(card, wishes), hours_in_words),
             )
         )
     if (budget := wishes.budget_usd) is not None:
@@ -190,8 +191,9 @@ def _sure(value: float | None) -> float:
     return float("inf") if value is None else value
 
 
-def _hours(hours: float) -> str:
-    return text.format_long(3600 * hours)
+def hours_in_words(hours: float) -> str:
+    """A time as people write it: "36 h", "2 days"."""
+    return text.format_long(S_AN_HOUR * hours)
 
 
 def _nearest(

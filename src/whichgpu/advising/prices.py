@@ -11,8 +11,7 @@ from rapidfuzz import fuzz, process
 from whichgpu.advising.records import Rent
 from whichgpu.advising.wishes import Wishes
 from whichgpu.catalogue import Catalogue, Gpu, Kind, Offer, Price
-from whichgpu.catalogue.days import age_days, months
-from whichgpu.catalogue.prices import RENT_MONTHS, counted, price_of
+from whichgpu.catalogue.prices import RENT_MONTHS, counted, is_recent, price_of
 from whichgpu.errors import InputError
 
 
@@ -91,7 +90,7 @@ def _key(name: str) -> str:
 
 def _smallest(offers: list[Offer], day: date) -> list[Offer]:
     """The offers with the fewest cards, of those that are recent if any is."""
-    recent = [o for o in offers if months(age_days(o.date, day)) <= RENT_MONTHS] or offers
+    recent = [o for o in offers if is_recent(o, day, RENT_MONTHS)] or offers
     least = min((o.count for o in recent), default=1)
     return [o for o in recent if o.count == least]
 

@@ -32,7 +32,7 @@ import msgspec
 from whichgpu.catalogue.days import age_days, middle, months
 from whichgpu.catalogue.records import Gpu, Offer
 
-__all__ = ["BUY_MONTHS", "NEWEST_DAYS", "RENT_MONTHS", "Kind", "Price", "counted", "interval", "price_of"]
+__all__ = ["BUY_MONTHS", "NEWEST_DAYS", "RENT_MONTHS", "Kind", "Price", "counted", "interval", "is_recent", "price_of"]
 
 Kind = Literal["buy", "rent", "spot"]
 
@@ -99,7 +99,7 @@ def counted(gpu: Gpu, offers: Iterable[Offer], kind: Kind, day: date) -> tuple[s
 
 def _to_buy(gpu: Gpu, known: list[Offer], day: date) -> tuple[str, list[Offer]]:
     offers = [o for o in known if o.kind in {"buy-new", "buy-used"}]
-    recent = [o for o in offers if _is_recent(o, day, BUY_MONTHS)]
+    recent = [o for o in offers if is_recent(o, day, BUY_MONTHS)]
     typical = [o for o in recent if not o.minimum]
     for condition, chosen in (
         ("new", [o for o in typical if o.kind == "buy-new"]),
@@ -129,7 +129,7 @@ def _to_rent(
     known: list[Offer], offered: Literal["cloud-on-demand", "cloud-spot"], day: date
 ) -> tuple[str, list[Offer]]:
     offers = [o for o in known if o.kind == offered and not o.minimum]
-    recent = [o for o in offers if _is_recent(o, day, RENT_MONTHS)]
+    recent = [o for o in offers if is_recent(o, day, RENT_MONTHS)]
     condition = offered.removeprefix("cloud-") + ("" if recent else ", dated")
     return condition, [offer for of_one in _by_provider(recent or offers).values() for offer in _lately(of_one)]
 
@@ -147,7 +147,8 @@ def _lately(offers: list[Offer]) -> list[Offer]:
     return [offer for offer in offers if (newest - middle(offer.date)).days <= NEWEST_DAYS]
 
 
-def _is_recent(offer: Offer, day: date, most_months: int) -> bool:
+def is_recent(offer: Offer, day: date, most_months: int) -> bool:
+    """Whether an offer is no older on a day than so many months."""
     return months(age_days(offer.date, day)) <= most_months
 
 

@@ -21,6 +21,7 @@ from whichgpu import text
 from whichgpu.advice import Basis, RankReport, RankRow, is_current
 from whichgpu.catalogue import Price
 from whichgpu.errors import InputError
+from whichgpu.runs import S_AN_HOUR
 from whichgpu.speed.record import PredictedSpeed
 from whichgpu.zoo import ENTRIES
 
@@ -31,7 +32,6 @@ MOST = 24  # cards of a chart of bars, where none are named
 _FAMILIES = (("vision", "image models"), ("language", "language models"))
 _OTHERS = "other models"
 _THOUSAND = 1000.0
-_S_AN_HOUR = 3600.0
 
 
 class ValuePoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -285,7 +285,7 @@ def _alone(row: RankRow, name: str) -> RelativeBar | None:
 
 
 def _value_point(row: RankRow, bar: RelativeBar, offer: Price, price: Money, several: bool) -> ValuePoint:
-    money = _THOUSAND if price == "buy" else 1.0 if several else _S_AN_HOUR
+    money = _THOUSAND if price == "buy" else 1.0 if several else S_AN_HOUR
     factor = money / offer.usd
     return ValuePoint(
         gpu=row.gpu,

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from whichgpu import text
 from whichgpu.advice import Tier
+from whichgpu.advising.limits import hours_in_words
 from whichgpu.advising.reasons import format_money
 from whichgpu.advising.records import AdviceReport, CardAdvice, Empty, Family
 from whichgpu.render.common import (
@@ -79,7 +80,7 @@ def _print_workloads(report: AdviceReport, console: Console) -> None:
         each = " of each" if len(report.workloads) > 1 else ""
         wanted.append(f"a run of {text.format_count(report.samples)} samples{each}")
     if report.wishes.deadline_hours is not None:
-        wanted.append(f"over in {text.format_long(3600 * report.wishes.deadline_hours)}")
+        wanted.append(f"over in {hours_in_words(report.wishes.deadline_hours)}")
     if wanted:
         console.print(f"Asked about: {', '.join(wanted)}.")
 
