@@ -65,11 +65,6 @@ class Same(NamedTuple):
 
 
 MOST_ATTEMPTS = 5  # what a search should take at most
-# What has become of them: the memory that these searches recorded is a test of the search (tests/core/test_bench_search.py).
-MORE_SINCE = {
-    ("conv-seq2seq", 11): "; the search has been changed since, and with the peaks that were measured there it takes 6",
-    ("conv-seq2seq", 48): "; likewise, 9",
-}
 
 
 def findings(measurements: Sequence[Measurement]) -> list[Found]:
@@ -168,7 +163,7 @@ def head(measurements: Sequence[Measurement], found: Sequence[Found]) -> list[st
         ),
         *(
             f"- **More than {MOST_ATTEMPTS} attempts**, the bound that was set, were {one.attempts} for `{one.workload}` under"
-            f" {one.limit_gib} GiB{MORE_SINCE.get((one.workload, one.limit_gib), '')}."
+            f" {one.limit_gib} GiB."
             for one in found
             if one.attempts > MOST_ATTEMPTS
         ),
