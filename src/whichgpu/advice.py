@@ -134,6 +134,9 @@ class RankReport(msgspec.Struct, frozen=True, kw_only=True):
     samples: int | None = None  # of the whole run that was asked about
     sort: Sort = "price"  # the order within equal verdicts
     usual_batch_size: dict[str, int] = {}  # by workload, what it names itself
+    # workloads that were not traced, as none of the cards has what they compute in: their batches, 0, are not known
+    untraced: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()  # workloads that were asked about and are not answered, as it was interrupted
 
 
 # ---- making the records -------------------------------------------------------------------------------

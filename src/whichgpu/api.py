@@ -262,6 +262,7 @@ def rank(
     sort: Sort = "price",
     known: bool = True,
     cache: bool = True,
+    partial: bool = False,
     on_progress: Progress | None = None,
     timeout_s: float = TIMEOUT_S,
 ) -> RankReport:
@@ -269,7 +270,8 @@ def rank(
 
     `names` is a list; without `gpus` all cards are ranked; `sort` orders cards that train equally many workloads: by
     "price" to buy, by "speed" or by "memory". Where a run is asked about, its rent is told too. `known=False` predicts also
-    where a measured or published speed is known. The other arguments are those of `fit`. Raises subclasses of
+    where a measured or published speed is known. `partial=True`: who interrupts it gets what is known by then, and `missing`
+    names the rest. The other arguments are those of `fit`. Raises subclasses of
     WhichGpuError.
     """
     arguments.check_names(names)
@@ -295,6 +297,7 @@ def rank(
         known=known,
         host_speed=host,
         cache=cache,
+        partial=partial,
         on_progress=on_progress,
     )
     others = [*filter(None, [of_host]), *(taken_for(cards, gpus) if gpus else advice.left_out(cards.gpus))]
@@ -311,6 +314,7 @@ def advise(
     host_speed: float | None = None,
     known: bool = True,
     cache: bool = True,
+    partial: bool = False,
     on_progress: Progress | None = None,
     timeout_s: float = TIMEOUT_S,
 ) -> AdviceReport:
@@ -318,8 +322,8 @@ def advise(
 
     `wishes` holds what is wished for, with amounts in US dollars; `as_of` ("2020-02") asks with the cards and prices that were
     known on that day; amounts are shown in `currency`, a code or one with a rate ("EUR=1.08"). Where few cards are named, it is also said what would make a
-    workload fit that does not. `host_speed` is that of the machine that the cards stand in, by default the
-    reference's. The other arguments are those of `rank`. Raises subclasses of WhichGpuError.
+    workload fit that does not; where only free machines are asked about, only their cards are ranked. `host_speed` is that of
+    the machine that the cards stand in, by default the reference's. The other arguments are those of `rank`. Raises subclasses of WhichGpuError.
     """
     arguments.check_names(names)
     wishes = wishes or Wishes()
@@ -331,32 +335,37 @@ def advise(
     shown_in = currencies.parse(currency)
     _check_days(everything, cards, wishes)
     wished.check_words(wishes, cards.gpus)
-    chosen = advising.chosen(cards, wishes)
     past = cards.day is not None and cards.day < date.today()
+    machines = () if past else tuple(free_machines.load())
     # not this host's by default: what is rented or bought does not stand in it
     host, of_host = host_speeds.chosen(host_speed) if host_speed is not None else (host_speeds.REFERENCE_SPEED, "")
-    report = ranking(
-        refs,
-        cards,
-        chosen,
-        next((card for card in chosen if card.name == BASELINE), None),
-        judge=by_day(past),
-        samples=wishes.samples,
-        known=known,
-        host_speed=host,
-        cache=cache,
-        on_progress=on_progress,
-    )
     extra = [*taken_for(cards, (*wishes.gpus, *wishes.own)), *filter(None, [of_host]), *([_PAST] if past else [])]
-    report = msgspec.structs.replace(report, notes=tuple(dict.fromkeys((*extra, *report.notes))))
-    return advising.advise(
-        report,
-        cards,
-        wishes,
-        currency=shown_in,
-        machines=() if past else free_machines.load(),
-        changes=_changes(refs, report, cards, wishes, cache, on_progress),
-    )
+
+    def advice_on(chosen: Sequence[catalogue.Gpu]) -> AdviceReport:
+        found = ranking(
+            refs,
+            cards,
+            chosen,
+            next((card for card in chosen if card.name == BASELINE), None),
+            judge=by_day(past),
+            samples=wishes.samples,
+            known=known,
+            host_speed=host,
+            cache=cache,
+            partial=partial,
+            on_progress=on_progress,
+        )
+        found = msgspec.structs.replace(found, notes=tuple(dict.fromkeys((*extra, *found.notes))))
+        left = [] if found.missing else _changes(refs, found, cards, wishes, cache, on_progress)
+        return advising.advise(found, cards, wishes, currency=shown_in, machines=machines, changes=left)
+
+    chosen = advising.chosen(cards, wishes)
+    report = advice_on(advising.on_offer(chosen, machines, wishes, wishes.providers) or chosen)
+    if wishes.way == "free" and wishes.providers and report.empty is not None and not report.missing:
+        return advice_on(
+            advising.on_offer(chosen, machines, wishes) or chosen
+        )  # other machines may be what to relax for
+    return report
 
 
 _PAST = (

@@ -35,6 +35,7 @@ from whichgpu.cli_common import (
     Sets,
     Timeout,
     discard_output,
+    end_partial,
 )
 from whichgpu.cli_common import WORKLOAD as _WORKLOAD
 from whichgpu.cli_common import print_record as _print
@@ -251,12 +252,14 @@ def rank(
             dataset_size=dataset_size,
             sort=_sort(sort),
             cache=not no_cache,
+            partial=True,
             on_progress=on_progress,
             timeout_s=timeout,
         )
     from whichgpu import render  # noqa: PLC0415
 
     _print(report, json, lambda console: render.print_rank(report, console))
+    end_partial(report.missing)
 
 
 def _calibrate_host(workloads: bool, json: bool) -> None:

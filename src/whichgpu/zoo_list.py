@@ -17,6 +17,7 @@ from importlib.resources import files
 import msgspec
 
 from whichgpu.sets import find
+from whichgpu.workload import WorkloadRef
 from whichgpu.zoo import ENTRIES
 
 
@@ -31,6 +32,9 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     flops_per_sample: int
     settings: dict[str, str]  # its own, as options
     counted: str  # with which torch, and when
+    trace_seconds: float | None = (
+        None  # what tracing it for every card took, the first time, on a machine with two cores
+    )
 
 
 class ZooEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,12 +51,20 @@ class ZooEntry(msgspec.Struct, frozen=True, kw_only=True):
     flops_per_sample: int | None = None
     settings: dict[str, str] = {}
     counted: str | None = None
+    trace_seconds: float | None = None
 
 
 @cache
 def facts() -> dict[str, Facts]:
     """The counted figures by name."""
     return msgspec.json.decode((files("whichgpu") / "data" / "zoo.json").read_bytes(), type=dict[str, Facts])
+
+
+def known_dtypes(ref: WorkloadRef) -> tuple[str, ...]:
+    """What a workload is known to compute in before it is traced: the precision that it names, or that a ready one has."""
+    own = facts().get(ref.target) if ref.scheme == "zoo" else None
+    precision = ref.options.get("precision", own.settings.get("precision") if own is not None else None)
+    return (precision,) if precision is not None and ref.scheme not in ("file", "module") else ()
 
 
 def entries(sets: Sequence[str] = ()) -> tuple[ZooEntry, ...]:

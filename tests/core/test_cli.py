@@ -372,6 +372,7 @@ def test_rank_passes_all_workloads(api: FakeApi) -> None:
                 "dataset_size": None,
                 "sort": "speed",
                 "cache": False,
+                "partial": True,
                 "on_progress": ANY,
                 "timeout_s": 600.0,
             },

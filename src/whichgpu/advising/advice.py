@@ -12,7 +12,7 @@ from whichgpu.advising import limits, sources
 from whichgpu.advising.choice import short_list
 from whichgpu.advising.families import families
 from whichgpu.advising.free import free_advice, none_free, services
-from whichgpu.advising.prices import Prices, rents
+from whichgpu.advising.prices import Prices, is_named, rents
 from whichgpu.advising.reasons import Reasons
 from whichgpu.advising.records import AdviceReport, CardAdvice, Empty, Pick
 from whichgpu.advising.wishes import Wishes
@@ -80,6 +80,8 @@ def advise(
         currency=currency,
         samples=report.samples,
         traces=report.traces,
+        untraced=report.untraced,
+        missing=report.missing,
         short_list=picks,
         empty=empty,
         cards=tuple(shown),
@@ -97,6 +99,17 @@ def chosen(cards: Catalogue, wishes: Wishes) -> list[Gpu]:
     named = {cards.find(name).id for name in (*wishes.gpus, *wishes.own)}
     only = bool(wishes.gpus)
     return [card for card in cards.gpus if card.id in named or (not only and card.vendor in PREDICTED)]
+
+
+def on_offer(
+    chosen: Sequence[Gpu], machines: Iterable[FreeMachine], wishes: Wishes, providers: Sequence[str] = ()
+) -> list[Gpu]:
+    """The cards of the free machines, of these providers if any, where nothing else is asked about; else none."""
+    if wishes.way != "free" or wishes.own:
+        return []
+    named = [one for one in machines if not providers or any(is_named(one.service, name) for name in providers)]
+    offered = {gpu for machine in named for gpu in machine.gpus}
+    return [card for card in chosen if card.id in offered]
 
 
 PREDICTED = ("NVIDIA", "AMD", "Intel", "Apple")  # tensor processors allocate otherwise: nothing is said of them

@@ -22,6 +22,7 @@ from whichgpu.render.common import (
     dense_table,
     listed,
     narrow_if_needed,
+    print_interrupted,
     print_notes,
     print_whole,
     traced,
@@ -43,6 +44,7 @@ def print_advice(report: AdviceReport, console: Console, *, every: bool, why: bo
     """Print advice; `every`: a line for each card; `why`: the source of each figure, and the caveats of each workload."""
     title = "What to buy, rent, or do without"
     console.print(Text.assemble((title, "bold"), f": {BASIS[report.basis]}; cards and prices as of {report.as_of}"))
+    print_interrupted(report.missing, console)
     _print_workloads(report, console)
     _print_short_list(report, console)
     if report.empty is not None:
@@ -70,7 +72,8 @@ def print_advice(report: AdviceReport, console: Console, *, every: bool, why: bo
 def _print_workloads(report: AdviceReport, console: Console) -> None:
     if len(report.workloads) <= _FEW_WORKLOADS:
         for name in report.workloads:
-            console.print(f"{breakable(name)}: traced {traced(report.traces[name])}.")
+            trace = report.traces.get(name)
+            console.print(f"{breakable(name)}: {f'traced {traced(trace)}' if trace is not None else 'not traced'}.")
     else:
         console.print(f"{len(report.workloads)} workloads: {listed(report.workloads)}.")
     wanted = []

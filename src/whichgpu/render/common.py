@@ -92,6 +92,17 @@ def traced_at(trace: TraceInfo) -> str:
     return f"Traced {traced(trace)}" + (f", at batch size{plural} {sizes}." if sizes else ".")
 
 
+def print_interrupted(missing: Sequence[str], console: Console) -> None:
+    """Say which workloads are not answered, as it was interrupted before."""
+    if missing:
+        plural = "s are" if len(missing) > 1 else " is"
+        console.print(
+            Text.assemble(
+                ("Interrupted", "bold yellow"), f": {len(missing)} workload{plural} missing here: {listed(missing)}."
+            )
+        )
+
+
 def print_section(title: str, style: str, table: Table, console: Console) -> None:
     """Print a table under its title."""
     console.print()

@@ -21,6 +21,7 @@ from whichgpu.render.common import (
     listed,
     longest_piece,
     narrow_if_needed,
+    print_interrupted,
     print_legend,
     print_notes,
     print_section,
@@ -57,6 +58,7 @@ def print_rank(report: RankReport, console: Console) -> None:
     Cards with the same batches share a column, and each column's cards are listed below.
     """
     print_title("Largest batch that likely fits, as a power of two", report.basis, console)
+    print_interrupted(report.missing, console)
     for workload, trace in report.traces.items():
         console.print(f"{breakable(workload)}: traced {traced(trace)}.")
     columns = _columns(report)
