@@ -20,7 +20,10 @@ _PACE = (0.1, 10.0)  # how many times as long as expected is believed
 
 
 class Outlook:
-    """What is left of several workloads; `kept` says which have been traced before, by default what lies in the cache."""
+    """What is left of several workloads: `refs`, those that take least first, so that whoever ends it early has most of them.
+
+    `kept` says which have been traced before, by default what lies in the cache.
+    """
 
     def __init__(
         self,
@@ -29,7 +32,10 @@ class Outlook:
         kept: Callable[[WorkloadRef], bool] = is_kept,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._expected = [0.0 if kept(ref) else expected_seconds(ref) for ref in refs]
+        found = [(ref, 0.0 if kept(ref) else expected_seconds(ref)) for ref in refs]
+        found.sort(key=lambda pair: pair[1])
+        self.refs = [ref for ref, _ in found]
+        self._expected = [seconds for _, seconds in found]
         self._clock = clock
         self._spent: list[tuple[float, float]] = []  # expected and taken, of those that are done
         self._began = clock()

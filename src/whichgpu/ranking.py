@@ -66,6 +66,7 @@ def ranking(
     )
     untraced, traced = tuple(found), [ref for ref in refs if ref.text not in found]
     outlook = Outlook(traced, kept=is_kept if cache else lambda _: False) if on_progress is not None else None
+    traced = outlook.refs if outlook is not None else traced
     if outlook is not None and on_progress is not None and (words := outlook.announcement(partial=partial)):
         on_progress(words)
     missing: tuple[str, ...] = ()
@@ -78,7 +79,7 @@ def ranking(
             if not partial or number == 1:
                 raise
             found.pop(ref.text, None)
-            missing = tuple(one.text for one in traced[number - 1 :])
+            missing = tuple(ref.text for ref in refs if ref.text not in found)
             break
         if outlook is not None:
             outlook.done()

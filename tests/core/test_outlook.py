@@ -36,6 +36,14 @@ def test_what_is_to_be_traced_is_announced() -> None:
     assert "" == Outlook(REFS, kept=lambda _: True).announcement()
 
 
+def test_the_quickest_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is kept comes before all that is to be traced, and this in the order of how long it takes."""
+    seconds = dict(zip(NAMES, (50.0, 20.0, 70.0), strict=True))
+    monkeypatch.setattr(outlook, "expected_seconds", lambda ref: seconds[ref.text])
+    found = Outlook(REFS, kept=lambda ref: ref.text == "bert-base")
+    assert ["bert-base", "olmo2-1b", "llama3-8b"] == [ref.text for ref in found.refs]
+
+
 def test_what_is_left_follows_the_clock_and_the_pace_so_far() -> None:
     """A machine that is twice as slow as expected at the first is taken to be so at the others."""
     clock = Clock()

@@ -9,7 +9,7 @@ from made_up_tracer import World
 from synthetic import MIB, Call, Made
 
 import whichgpu
-from whichgpu import advice, api, catalogue
+from whichgpu import advice, api, catalogue, outlook
 from whichgpu.errors import InputError
 
 GIB = 1 << 30
@@ -108,8 +108,9 @@ def test_what_no_card_can_compute_in_is_not_traced(world: World) -> None:
     assert () == api.rank(["llama3-8b"], gpus=["T4", "RTX 3090"]).untraced
 
 
-def test_who_interrupts_gets_what_is_known_by_then(world: World) -> None:
+def test_who_interrupts_gets_what_is_known_by_then(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Workloads that were answered stay answered, and the others are named; before the first one there is nothing to say."""
+    monkeypatch.setattr(outlook, "expected_seconds", lambda _: 60.0)
 
     def stop(line: str) -> None:
         if line.startswith("2 of 3"):

@@ -89,7 +89,7 @@ def advise(
         families=families(report.workloads, told, report.baseline),
         changes=tuple(changes),
         sources=(),
-        notes=(*_notes(report, told), *_with_another_build(told, picks, wanted, reasons)),
+        notes=(*_notes(report, told, wishes.way == "free"), *_with_another_build(told, picks, wanted, reasons)),
     )
     return msgspec.structs.replace(answer, sources=tuple(sources.figures(answer, cards, prices)))
 
@@ -120,11 +120,11 @@ def _is_asked(card: CardAdvice, cards: Catalogue, wishes: Wishes) -> bool:
     return not wishes.gpus or card.id in {cards.find(name).id for name in wishes.gpus}
 
 
-def _notes(report: RankReport, cards: Sequence[CardAdvice]) -> tuple[str, ...]:
+def _notes(report: RankReport, cards: Sequence[CardAdvice], free: bool) -> tuple[str, ...]:
     notes = []
     able = [card for card in cards if card.supported and not card.unmeasured]
     most = max((card.trains for card in able), default=0)
-    if 0 < most < len(report.workloads):
+    if 0 < most < len(report.workloads) and not free:
         missing = {card.fails for card in able if card.trains == most}
         which = f", without {', '.join(missing.pop())}" if len(missing) == 1 else ", not all of them the same ones"
         notes.append(f"no card trains all {len(report.workloads)}: chosen among those that train {most}{which}")
