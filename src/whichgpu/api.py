@@ -77,7 +77,7 @@ def fit(
     run_samples = arguments.run_samples(samples, epochs, dataset_size)
     cards = catalogue.load()
     compared = _baseline(cards, baseline)
-    named = {card.id: card for card in map(cards.find, gpus or ())}  # a card named twice is answered once
+    named = {card.id: card for card in cards.find_all(gpus or ())}  # a card named twice is answered once
     limited = memory_limit_bytes is not None
     chosen = list(named.values()) if gpus or limited else [card for card in cards.gpus if card.cuda]
     ref = workload.parse(name)
@@ -260,6 +260,7 @@ def rank(
     epochs: int | None = None,
     dataset_size: int | None = None,
     sort: Sort = "price",
+    currency: str = "USD",
     known: bool = True,
     cache: bool = True,
     partial: bool = False,
@@ -269,7 +270,7 @@ def rank(
     """Which cards train these workloads, and what do they cost? Best first.
 
     `names` is a list; without `gpus` all cards are ranked; `sort` orders cards that train equally many workloads: by
-    "price" to buy, by "speed" or by "memory". Where a run is asked about, its rent is told too. `known=False` predicts also
+    "price" to buy, by "speed" or by "memory"; amounts are shown in `currency`, as in `advise`. Where a run is asked about, its rent is told too. `known=False` predicts also
     where a measured or published speed is known. `partial=True`: who interrupts it gets what is known by then, and `missing`
     names the rest. The other arguments are those of `fit`. Raises subclasses of
     WhichGpuError.
@@ -277,12 +278,13 @@ def rank(
     arguments.check_names(names)
     arguments.check_gpus(gpus)
     arguments.check_sort(sort)
+    shown_in = currencies.parse(currency)
     host_speeds.check(host_speed)
     host, of_host = host_speeds.chosen(host_speed) if known or host_speed is not None else (1.0, "")
     run_samples = arguments.run_samples(samples, epochs, dataset_size)
     refs = list({ref.text: ref for ref in map(workload.parse, names)}.values())
     cards = catalogue.load()
-    wanted = None if gpus is None else {cards.find(gpu).id for gpu in gpus}
+    wanted = None if gpus is None else {card.id for card in cards.find_all(gpus)}
     chosen = [card for card in cards.gpus if card.cuda and (wanted is None or card.id in wanted)]
     unit = _baseline(cards, baseline) or next((c for c in chosen if c.name == BASELINE), None)
     if not chosen:
@@ -301,7 +303,7 @@ def rank(
         on_progress=on_progress,
     )
     others = [*filter(None, [of_host]), *(taken_for(cards, gpus) if gpus else advice.left_out(cards.gpus))]
-    return msgspec.structs.replace(report, notes=tuple(dict.fromkeys((*report.notes, *others))))
+    return msgspec.structs.replace(report, currency=shown_in, notes=tuple(dict.fromkeys((*report.notes, *others))))
 
 
 @falling_back
@@ -377,8 +379,7 @@ _FEW = 3  # cards that are named, and workloads, of which it is tried what helps
 
 def _check_days(everything: catalogue.Catalogue, cards: catalogue.Catalogue, wishes: Wishes) -> None:
     """A card that is named and was not released on that day is told as such, and a day before all cards."""
-    for name in (*wishes.own, *wishes.gpus):
-        card = everything.find(name)
+    for card in everything.find_all((*wishes.own, *wishes.gpus)):
         cards.check_released(card)
         if card.vendor not in advising.PREDICTED:
             raise InputError(f"{card.name}: nothing is predicted of {card.vendor}'s processors; name another card")

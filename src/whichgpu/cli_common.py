@@ -57,6 +57,10 @@ Epochs = Annotated[
     int | None, typer.Option("--epochs", metavar="N", help="The same for so many epochs, with --dataset-size.")
 ]
 DatasetSize = Annotated[int | None, typer.Option("--dataset-size", metavar="N", help="Samples of an epoch.")]
+Currency = Annotated[
+    str,
+    typer.Option("--currency", metavar="CODE", help="Amounts are shown in it: EUR, or at your own rate: EUR=1.08."),
+]
 NoCache = Annotated[bool, typer.Option("--no-cache", help="Trace again, and keep nothing on disk.")]
 
 

@@ -58,7 +58,7 @@ def ranking(
     """
     chosen = [stand_in(card) for card in chosen]
     judge = judge or by_installed_torch()
-    prices = {card.id: (cards.price(card, "buy"), cards.price(card, "rent")) for card in chosen}
+    prices = {card.id: (cards.price(card, "buy"), cards.instance_rent(card)) for card in chosen}
     rents = {card: rent for card, (_, rent) in prices.items()}
     found = {ref.text: _untraced(lacked) for ref in refs if (lacked := _lacked_by_all(ref, chosen))}
     speeds_of = with_arguments(

@@ -15,7 +15,7 @@ from made_up_tracer import World
 from synthetic import MIB, TRAINING, Call, Made
 
 import whichgpu
-from whichgpu import api, catalogue, tracers
+from whichgpu import api, catalogue, outlook, tracers
 from whichgpu.errors import CatalogueError, DataDependentError, InputError, StepError, WorkloadError
 from whichgpu.outlook import ANNOUNCED
 from whichgpu.overheads import context_bytes
@@ -115,8 +115,9 @@ def test_only_named_cards_are_ranked(world: World) -> None:
         api.rank(["bert-base"], gpus=[])
 
 
-def test_progress_of_several_workloads_says_which(world: World) -> None:
+def test_progress_of_several_workloads_says_which(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each line names its part of the whole, after what is announced of it; of one workload there is none."""
+    monkeypatch.setattr(outlook, "expected_seconds", lambda _: 60.0)
     lines: list[str] = []
     api.rank(["bert-base", "resnet50"], gpus=["T4"], on_progress=lines.append)
     assert lines.pop(0).startswith(ANNOUNCED)

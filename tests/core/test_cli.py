@@ -58,12 +58,14 @@ OPTIONS = {
     "rank": [
         "[WORKLOAD...]",
         "--set",
+        "--gpu",
         "--baseline",
         "--host-speed",
         "--samples",
         "--epochs",
         "--dataset-size",
         "--sort",
+        "--currency",
         "--catalogue",
         "--timeout",
         "--no-cache",
@@ -163,7 +165,7 @@ OPTIONS = {
         "--no-cache",
         "--json",
     ],
-    "prices": ["[GPU...]", "--currency", "--as-of", "--catalogue", "--json"],
+    "prices": ["[GPU...]", "--currency", "--used", "--as-of", "--catalogue", "--json"],
     "free": ["--catalogue", "--json"],
     "update": ["--yes", "--dry-run", "--catalogue", "--json"],
 }
@@ -365,12 +367,14 @@ def test_rank_passes_all_workloads(api: FakeApi) -> None:
         (
             ["gpt2", "resnet50"],
             {
+                "gpus": None,
                 "baseline": None,
                 "host_speed": None,
                 "samples": 500,
                 "epochs": None,
                 "dataset_size": None,
                 "sort": "speed",
+                "currency": "USD",
                 "cache": False,
                 "partial": True,
                 "on_progress": ANY,

@@ -355,7 +355,10 @@ BREAKDOWN_KEYS = [
     *("weights_bytes", "gradients_bytes", "optimizer_state_bytes", "activations_bytes"),
     *("temporaries_bytes", "workspaces_bytes", "inputs_bytes", "buffers_bytes"),
 ]
-RANK_KEYS = ["workloads", "basis", "traces", "gpus", "notes", "baseline", "samples", "sort", "usual_batch_size"]
+RANK_KEYS = [
+    *("workloads", "basis", "traces", "gpus", "notes", "baseline", "samples", "sort", "usual_batch_size"),
+    *("untraced", "missing", "currency"),
+]
 RANK_ROW_KEYS = [
     *("gpu", "memory_bytes", "compute_capability", "tier", "trains", "max_batch_size"),
     *("max_batch_size_safe", "max_batch_size_pow2", "max_batch_size_at_least", "supported", "buy", "rent", "notes"),

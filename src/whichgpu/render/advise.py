@@ -20,6 +20,7 @@ from whichgpu.render.common import (
     bar,
     breakable,
     dense_table,
+    exchanged,
     listed,
     narrow_if_needed,
     print_interrupted,
@@ -272,12 +273,8 @@ def _legend(report: AdviceReport) -> str:
         card.small_batches and card.trains for card in report.cards
     )
     code = report.currency.code
-    rate = ""
-    if code != "USD":
-        known = report.currency
-        rate = f" 1 {code} is {known.usd_per_unit:g} USD ({known.date or known.source})."
     return (
-        f"{stars}Amounts are {code}: the price of the card, or /h to rent it where none is known; ~: an old price.{rate} "
+        f"{stars}Amounts are {code}: the price of the card, or /h to rent it where none is known; ~: an old price.{exchanged(report.currency)} "
         f"What is bought is taken to be sold again for {report.wishes.resale:.0%} of its price, and power to cost "
         f"{format_money(report.wishes.power_usd_per_kwh, report.currency)} a kWh."
     )

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from whichgpu import text
 from whichgpu.advice import Basis, TraceInfo
+from whichgpu.currency import Rate
 from whichgpu.intervals import Verdict
 
 BASIS: dict[Basis, str] = {
@@ -101,6 +102,13 @@ def print_interrupted(missing: Sequence[str], console: Console) -> None:
                 ("Interrupted", "bold yellow"), f": {len(missing)} workload{plural} missing here: {listed(missing)}."
             )
         )
+
+
+def exchanged(money: Rate) -> str:
+    """By which rate amounts are shown in another currency, after a blank; empty for dollars."""
+    if money.code == "USD":
+        return ""
+    return f" 1 {money.code} is {money.usd_per_unit:g} USD ({money.date or money.source})."
 
 
 def print_section(title: str, style: str, table: Table, console: Console) -> None:
