@@ -150,6 +150,11 @@ MEANINGS: dict[tuple[str, str], str] = {
     ): "predicted at the batch size with most samples per second, where that is more than 1 % faster than `max_batch_size`",
     ("FitRow", "known_speeds"): "measured and published speeds of the workload on the card, at any batch size",
     ("FitRow", "run"): "what a run of `samples` takes; `null` where it was not asked about, or no speed is known",
+    (
+        "FitReport",
+        "batch_size_is_default",
+    ): "whether none was asked about, so that it is the workload's own, or 8 where that names none",
+    ("ExplainReport", "batch_size_is_default"): "as in a fit",
     ("FitReport", "samples"): "of the run that was asked about; `null` without one",
     ("RankReport", "samples"): "of the run that was asked about; `null` without one",
     ("RankReport", "sort"): "the order of cards with equal verdicts",

@@ -94,6 +94,7 @@ class FitReport(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()  # caveats that hold for every card
     baseline: str | None = None  # the card whose speed is 1
     samples: int | None = None  # of the whole run that was asked about
+    batch_size_is_default: bool = False  # none was asked about: it is the workload's own, or whichgpu's
 
 
 class RankRow(msgspec.Struct, frozen=True, kw_only=True):

@@ -114,6 +114,7 @@ def fit(
             samples=run_samples,
             workload=ref.text,
             batch_size=size,
+            batch_size_is_default=batch_size is None,
             basis="predicted",
             trace=predictor.info(),
             gpus=tuple(report),
@@ -214,6 +215,7 @@ def explain(
     return ExplainReport(
         workload=ref.text,
         batch_size=size,
+        batch_size_is_default=batch_size is None,
         basis="predicted",
         trace=info,
         gpu=card.name if card is not None else None,

@@ -13,12 +13,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
+from typing import Literal
 
 import msgspec
 
 from whichgpu.sets import find
 from whichgpu.workload import WorkloadRef
 from whichgpu.zoo import ENTRIES
+
+Family = Literal["image", "language"]
+_FAMILIES: tuple[tuple[Family, str], ...] = (("image", "vision"), ("language", "language"))  # with their sets
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -65,6 +69,18 @@ def known_dtypes(ref: WorkloadRef) -> tuple[str, ...]:
     own = facts().get(ref.target) if ref.scheme == "zoo" else None
     precision = ref.options.get("precision", own.settings.get("precision") if own is not None else None)
     return (precision,) if precision is not None and ref.scheme not in ("file", "module") else ()
+
+
+def family(name: str) -> Family | None:
+    """Whether a workload, with whatever options, trains an image or a language model; None for both, neither, or where unknown.
+
+    Ready workloads are in a set of either kind; what timm and torchvision have are image models.
+    """
+    if name.startswith(("timm:", "torchvision:")):
+        return "image"
+    entry = ENTRIES.get(name.partition("?")[0])
+    found = [of for of, kind in _FAMILIES if entry is not None and kind in entry.sets]
+    return found[0] if len(found) == 1 else None
 
 
 def entries(sets: Sequence[str] = ()) -> tuple[ZooEntry, ...]:

@@ -69,7 +69,7 @@ def _price(price: Price, currency: Rate) -> tuple[str, ...]:
 def print_free(machines: Sequence[FreeMachine], names: Mapping[str, str], console: Console) -> None:
     """Print free machines, those without a card of payment first."""
     table = dense_table()
-    for title in ("Service", "Cards", "Session\nhours>", "Hours of use>", "Unattended", "Payment\ncard", "Age>"):
+    for title in ("Service", "Cards", "Session\nhours>", "Hours\nof use>", "Unat-\ntended", "Needs\na card", "Age>"):
         add_column(table, title)
     for machine in sorted(machines, key=lambda one: (not one.open_to_new, one.card_required)):
         cards = names.get(machine.gpus[0], machine.gpus[0])

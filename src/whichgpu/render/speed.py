@@ -94,7 +94,7 @@ def print_speeds(title: str, rows: Iterable[Row], baseline: str | None, console:
     table = dense_table()
     table.add_column("\nCard", overflow="fold")
     limits = console.width >= _USUAL
-    for column in ("\nBatch>", "Samples\na second>", "80 %\nbetween>", "\nStep>", *(["Limited\nby"] * limits)):
+    for column in ("\nBatch>", "Samples\na second>", "80 %\nbetween>", "\nStep>", *(["\nLimit"] * limits)):
         add_column(table, column)
     compared = any(row.ratio is not None for row in shown)
     if compared:
