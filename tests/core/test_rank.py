@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from made_up_tracer import World
 from synthetic import MIB, Call, Made
 
 import whichgpu
-from whichgpu import advice, api, catalogue, outlook
+from whichgpu import advice, api, catalogue, outlook, render
 from whichgpu.errors import InputError
 
 GIB = 1 << 30
@@ -106,6 +107,10 @@ def test_what_no_card_can_compute_in_is_not_traced(world: World) -> None:
     assert all("no bfloat16 in hardware" in row.problems["llama3-8b"][0] for row in report.gpus)
     assert any(note.startswith("llama3-8b: not traced") for note in report.notes)
     assert () == api.rank(["llama3-8b"], gpus=["T4", "RTX 3090"]).untraced
+    file = io.StringIO()
+    render.print_rank(api.rank(["llama3-8b"], gpus=["T4"]), render.make_console(file, width=80))
+    assert "T4 -, " in file.getvalue()
+    assert "*  not even batch size 1 fits" not in file.getvalue()
 
 
 def test_who_interrupts_gets_what_is_known_by_then(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,9 +68,14 @@ def print_rank(report: RankReport, console: Console) -> None:
     for block in _blocks(report.workloads, columns, console):
         console.print()
         print_whole(_batch_table(report.workloads, block, console), console)
-    _print_members(columns, report.sort, console)
+    if columns:
+        _print_members(columns, report.sort, console)
     more = any(any(row.max_batch_size_at_least.values()) for row in report.gpus)
-    print_legend([batch for row in report.gpus for batch in row.max_batch_size.values()], console, more=more)
+    print_legend(
+        [batch for row in report.gpus for name, batch in row.max_batch_size.items() if name not in report.untraced],
+        console,
+        more=more,
+    )
     numbers = {row.gpu: column.number for column in columns for row in column.rows}
     for tier, title in _TIERS.items():
         rows = [row for row in report.gpus if row.tier == tier and row.supported]
@@ -90,7 +95,7 @@ def print_rank(report: RankReport, console: Console) -> None:
         console.print(f"{_PRICES}{_ORDERS[report.sort]} {_WORDS}{machines}{exchanged(report.currency)}")
     print_unsupported(
         ", ".join(map(breakable, report.workloads)),
-        ((row.notes, _in_brief(row, report.currency)) for row in report.gpus),
+        ((row.notes, _in_brief(row, report)) for row in report.gpus),
         console,
     )
     print_notes(report.notes, console)
@@ -220,13 +225,14 @@ def _machine(price: Price) -> str:
     return f"for {price.least_count}" if price.unit == "hour" and price.least_count > 1 else ""
 
 
-def _in_brief(row: RankRow, money: Rate) -> str:
+def _in_brief(row: RankRow, report: RankReport) -> str:
     """A card in a line with others: its batches and what it costs."""
-    batches = "/".join(_batches(row, row.max_batch_size_pow2))
+    known = dict(zip(row.max_batch_size_pow2, _batches(row, row.max_batch_size_pow2), strict=True))
+    batches = "/".join({**known, **dict.fromkeys(report.untraced, text.UNKNOWN)}.values())
     said = [f"{row.gpu} {batches}"]
     for price in (row.buy, row.rent):
         if price is not None:
-            words = (format_money(price.usd, money, price.unit), *_about(price))
+            words = (format_money(price.usd, report.currency, price.unit), *_about(price))
             said.append(" ".join(filter(None, words)))
     return ", ".join(said)
 
