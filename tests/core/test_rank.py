@@ -108,7 +108,9 @@ def test_what_no_card_can_compute_in_is_not_traced(world: World) -> None:
     assert any(note.startswith("llama3-8b: not traced") for note in report.notes)
     assert () == api.rank(["llama3-8b"], gpus=["T4", "RTX 3090"]).untraced
     file = io.StringIO()
-    render.print_rank(api.rank(["llama3-8b"], gpus=["T4"]), render.make_console(file, width=80))
+    console = render.make_console(file, width=80)
+    with render.trimmed(console):
+        render.print_rank(api.rank(["llama3-8b"], gpus=["T4"]), console)
     assert "T4 -, " in file.getvalue()
     assert "*  not even batch size 1 fits" not in file.getvalue()
 
