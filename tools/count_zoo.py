@@ -3,6 +3,7 @@
     python tools/count_zoo.py            what is not in the file yet
     python tools/count_zoo.py NAME...    these, again
     python tools/count_zoo.py --all      everything, again
+    python tools/count_zoo.py --times    how long tracing takes for every card, on a machine with two idle cores
 
 Each workload is built and stepped at full size, at its own batch size, in whichgpu's tracing worker: tensors have a
 size and no memory, and operators are those that CUDA runs. PyTorch's FlopCounterMode counts the last of the traced
@@ -24,6 +25,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from whichgpu import api
 from whichgpu.errors import DataDependentError
 from whichgpu.tracing import Tracer
 from whichgpu.workload import load, parse
@@ -137,6 +139,11 @@ def count(name: str) -> dict[str, Any]:
     return {**found, "settings": module.SETTINGS, "counted": counted}
 
 
+def trace_seconds(name: str) -> float:
+    """How long it takes to trace a workload for every card of the catalogue."""
+    return round(api.rank([name], cache=False).traces[name].seconds, 1)
+
+
 def _run(file: Path, batch_size: int) -> None:
     """A step for real, with attention as the products that it is made of."""
     import torch
@@ -153,10 +160,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", choices=[[], *ENTRIES], metavar="NAME")
     parser.add_argument("--all", action="store_true")
+    parser.add_argument("--times", action="store_true")
     arguments = parser.parse_args()
     found = json.loads(DATA.read_text(encoding="utf-8"))
-    for name in arguments.names or [name for name in ENTRIES if arguments.all or name not in found]:
-        found[name] = count(name)
+    every = arguments.all or arguments.times
+    for name in arguments.names or [name for name in ENTRIES if every or name not in found]:
+        if arguments.times:
+            found[name]["trace_seconds"] = trace_seconds(name)
+        else:
+            found[name] = {**count(name), "trace_seconds": found.get(name, {}).get("trace_seconds")}
         kept = {name: found[name] for name in ENTRIES if name in found}
         DATA.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
         print(name, json.dumps(found[name]), flush=True)

@@ -13,6 +13,7 @@ import msgspec
 from whichgpu import text
 from whichgpu.batch_sizes import MAX_BATCH_SIZE
 from whichgpu.catalogue import Gpu, Price
+from whichgpu.currency import Rate, rate
 from whichgpu.intervals import Estimate, Verdict
 from whichgpu.runs import Run
 from whichgpu.speed.record import PredictedSpeed
@@ -93,6 +94,7 @@ class FitReport(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()  # caveats that hold for every card
     baseline: str | None = None  # the card whose speed is 1
     samples: int | None = None  # of the whole run that was asked about
+    batch_size_is_default: bool = False  # none was asked about: it is the workload's own, or whichgpu's
 
 
 class RankRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,6 +136,10 @@ class RankReport(msgspec.Struct, frozen=True, kw_only=True):
     samples: int | None = None  # of the whole run that was asked about
     sort: Sort = "price"  # the order within equal verdicts
     usual_batch_size: dict[str, int] = {}  # by workload, what it names itself
+    # workloads that were not traced, as none of the cards has what they compute in: their batches, 0, are not known
+    untraced: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()  # workloads that were asked about and are not answered, as it was interrupted
+    currency: Rate = rate("USD")  # in which amounts are shown; those of the record itself are US dollars
 
 
 # ---- making the records -------------------------------------------------------------------------------

@@ -77,7 +77,7 @@ def fit(
     run_samples = arguments.run_samples(samples, epochs, dataset_size)
     cards = catalogue.load()
     compared = _baseline(cards, baseline)
-    named = {card.id: card for card in map(cards.find, gpus or ())}  # a card named twice is answered once
+    named = {card.id: card for card in cards.find_all(gpus or ())}  # a card named twice is answered once
     limited = memory_limit_bytes is not None
     chosen = list(named.values()) if gpus or limited else [card for card in cards.gpus if card.cuda]
     ref = workload.parse(name)
@@ -114,6 +114,7 @@ def fit(
             samples=run_samples,
             workload=ref.text,
             batch_size=size,
+            batch_size_is_default=batch_size is None,
             basis="predicted",
             trace=predictor.info(),
             gpus=tuple(report),
@@ -214,6 +215,7 @@ def explain(
     return ExplainReport(
         workload=ref.text,
         batch_size=size,
+        batch_size_is_default=batch_size is None,
         basis="predicted",
         trace=info,
         gpu=card.name if card is not None else None,
@@ -260,27 +262,31 @@ def rank(
     epochs: int | None = None,
     dataset_size: int | None = None,
     sort: Sort = "price",
+    currency: str = "USD",
     known: bool = True,
     cache: bool = True,
+    partial: bool = False,
     on_progress: Progress | None = None,
     timeout_s: float = TIMEOUT_S,
 ) -> RankReport:
     """Which cards train these workloads, and what do they cost? Best first.
 
     `names` is a list; without `gpus` all cards are ranked; `sort` orders cards that train equally many workloads: by
-    "price" to buy, by "speed" or by "memory". Where a run is asked about, its rent is told too. `known=False` predicts also
-    where a measured or published speed is known. The other arguments are those of `fit`. Raises subclasses of
+    "price" to buy, by "speed" or by "memory"; amounts are shown in `currency`, as in `advise`. Where a run is asked about, its rent is told too. `known=False` predicts also
+    where a measured or published speed is known. `partial=True`: who interrupts it gets what is known by then, and `missing`
+    names the rest. The other arguments are those of `fit`. Raises subclasses of
     WhichGpuError.
     """
     arguments.check_names(names)
     arguments.check_gpus(gpus)
     arguments.check_sort(sort)
+    shown_in = currencies.parse(currency)
     host_speeds.check(host_speed)
     host, of_host = host_speeds.chosen(host_speed) if known or host_speed is not None else (1.0, "")
     run_samples = arguments.run_samples(samples, epochs, dataset_size)
     refs = list({ref.text: ref for ref in map(workload.parse, names)}.values())
     cards = catalogue.load()
-    wanted = None if gpus is None else {cards.find(gpu).id for gpu in gpus}
+    wanted = None if gpus is None else {card.id for card in cards.find_all(gpus)}
     chosen = [card for card in cards.gpus if card.cuda and (wanted is None or card.id in wanted)]
     unit = _baseline(cards, baseline) or next((c for c in chosen if c.name == BASELINE), None)
     if not chosen:
@@ -295,10 +301,11 @@ def rank(
         known=known,
         host_speed=host,
         cache=cache,
+        partial=partial,
         on_progress=on_progress,
     )
     others = [*filter(None, [of_host]), *(taken_for(cards, gpus) if gpus else advice.left_out(cards.gpus))]
-    return msgspec.structs.replace(report, notes=tuple(dict.fromkeys((*report.notes, *others))))
+    return msgspec.structs.replace(report, currency=shown_in, notes=tuple(dict.fromkeys((*report.notes, *others))))
 
 
 @falling_back
@@ -311,6 +318,7 @@ def advise(
     host_speed: float | None = None,
     known: bool = True,
     cache: bool = True,
+    partial: bool = False,
     on_progress: Progress | None = None,
     timeout_s: float = TIMEOUT_S,
 ) -> AdviceReport:
@@ -318,8 +326,8 @@ def advise(
 
     `wishes` holds what is wished for, with amounts in US dollars; `as_of` ("2020-02") asks with the cards and prices that were
     known on that day; amounts are shown in `currency`, a code or one with a rate ("EUR=1.08"). Where few cards are named, it is also said what would make a
-    workload fit that does not. `host_speed` is that of the machine that the cards stand in, by default the
-    reference's. The other arguments are those of `rank`. Raises subclasses of WhichGpuError.
+    workload fit that does not; where only free machines are asked about, only their cards are ranked. `host_speed` is that of
+    the machine that the cards stand in, by default the reference's. The other arguments are those of `rank`. Raises subclasses of WhichGpuError.
     """
     arguments.check_names(names)
     wishes = wishes or Wishes()
@@ -331,32 +339,37 @@ def advise(
     shown_in = currencies.parse(currency)
     _check_days(everything, cards, wishes)
     wished.check_words(wishes, cards.gpus)
-    chosen = advising.chosen(cards, wishes)
     past = cards.day is not None and cards.day < date.today()
+    machines = () if past else tuple(free_machines.load())
     # not this host's by default: what is rented or bought does not stand in it
     host, of_host = host_speeds.chosen(host_speed) if host_speed is not None else (host_speeds.REFERENCE_SPEED, "")
-    report = ranking(
-        refs,
-        cards,
-        chosen,
-        next((card for card in chosen if card.name == BASELINE), None),
-        judge=by_day(past),
-        samples=wishes.samples,
-        known=known,
-        host_speed=host,
-        cache=cache,
-        on_progress=on_progress,
-    )
     extra = [*taken_for(cards, (*wishes.gpus, *wishes.own)), *filter(None, [of_host]), *([_PAST] if past else [])]
-    report = msgspec.structs.replace(report, notes=tuple(dict.fromkeys((*extra, *report.notes))))
-    return advising.advise(
-        report,
-        cards,
-        wishes,
-        currency=shown_in,
-        machines=() if past else free_machines.load(),
-        changes=_changes(refs, report, cards, wishes, cache, on_progress),
-    )
+
+    def advice_on(chosen: Sequence[catalogue.Gpu]) -> AdviceReport:
+        found = ranking(
+            refs,
+            cards,
+            chosen,
+            next((card for card in chosen if card.name == BASELINE), None),
+            judge=by_day(past),
+            samples=wishes.samples,
+            known=known,
+            host_speed=host,
+            cache=cache,
+            partial=partial,
+            on_progress=on_progress,
+        )
+        found = msgspec.structs.replace(found, notes=tuple(dict.fromkeys((*extra, *found.notes))))
+        left = [] if found.missing else _changes(refs, found, cards, wishes, cache, on_progress)
+        return advising.advise(found, cards, wishes, currency=shown_in, machines=machines, changes=left)
+
+    chosen = advising.chosen(cards, wishes)
+    report = advice_on(advising.on_offer(chosen, machines, wishes, wishes.providers) or chosen)
+    if wishes.way == "free" and wishes.providers and report.empty is not None and not report.missing:
+        return advice_on(
+            advising.on_offer(chosen, machines, wishes) or chosen
+        )  # other machines may be what to relax for
+    return report
 
 
 _PAST = (
@@ -368,8 +381,7 @@ _FEW = 3  # cards that are named, and workloads, of which it is tried what helps
 
 def _check_days(everything: catalogue.Catalogue, cards: catalogue.Catalogue, wishes: Wishes) -> None:
     """A card that is named and was not released on that day is told as such, and a day before all cards."""
-    for name in (*wishes.own, *wishes.gpus):
-        card = everything.find(name)
+    for card in everything.find_all((*wishes.own, *wishes.gpus)):
         cards.check_released(card)
         if card.vendor not in advising.PREDICTED:
             raise InputError(f"{card.name}: nothing is predicted of {card.vendor}'s processors; name another card")

@@ -25,6 +25,7 @@ from whichgpu.arguments import TIMEOUT_S
 from whichgpu.cli_common import (
     SLOW,
     Baseline,
+    Currency,
     DatasetSize,
     Epochs,
     HostSpeed,
@@ -35,6 +36,7 @@ from whichgpu.cli_common import (
     Sets,
     Timeout,
     discard_output,
+    end_partial,
 )
 from whichgpu.cli_common import WORKLOAD as _WORKLOAD
 from whichgpu.cli_common import print_record as _print
@@ -217,6 +219,9 @@ def explain(
 def rank(
     workloads: Annotated[list[str] | None, typer.Argument(metavar="[WORKLOAD...]", help=_WORKLOAD)] = None,
     sets: Sets = None,
+    gpu: Annotated[
+        list[str] | None, typer.Option("--gpu", metavar="NAME", help="Only this card; may be repeated. Default: all.")
+    ] = None,
     baseline: Baseline = None,
     host_speed: HostSpeed = None,
     samples: Samples = None,
@@ -226,6 +231,7 @@ def rank(
         str,
         typer.Option("--sort", metavar="BY", help="Order within equal verdicts: price (to buy), speed or memory."),
     ] = "price",
+    currency: Currency = "USD",
     own_files: OwnFiles = None,
     timeout: Timeout = TIMEOUT_S,
     no_cache: NoCache = False,
@@ -244,19 +250,23 @@ def rank(
     with _progress(SLOW) as on_progress:
         report = api.rank(
             expand(workloads or (), sets or ()),
+            gpus=gpu or None,
             baseline=baseline,
             host_speed=host_speed,
             samples=samples,
             epochs=epochs,
             dataset_size=dataset_size,
             sort=_sort(sort),
+            currency=currency,
             cache=not no_cache,
+            partial=True,
             on_progress=on_progress,
             timeout_s=timeout,
         )
     from whichgpu import render  # noqa: PLC0415
 
     _print(report, json, lambda console: render.print_rank(report, console))
+    end_partial(report.missing)
 
 
 def _calibrate_host(workloads: bool, json: bool) -> None:

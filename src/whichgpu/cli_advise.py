@@ -20,6 +20,7 @@ from whichgpu.cli_common import (
     Samples,
     Sets,
     Timeout,
+    end_partial,
     print_record,
     progress,
 )
@@ -176,12 +177,14 @@ def advise(
             currency=currency,
             host_speed=host_speed,
             cache=not no_cache,
+            partial=True,
             on_progress=on_progress,
             timeout_s=timeout,
         )
     from whichgpu import render  # noqa: PLC0415
 
     print_record(report, json, lambda console: render.print_advice(report, console, every=every, why=why))
+    end_partial(report.missing)
 
 
 def _one_of(flags: Mapping[Flag, bool]) -> Flag | None:

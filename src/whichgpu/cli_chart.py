@@ -111,7 +111,7 @@ def _with_cuda(names: list[str]) -> list[str]:
     """The names of cards; InputError for one of which nothing can be charted."""
     from whichgpu import catalogue  # noqa: PLC0415
 
-    for card in map(catalogue.load().find, names):
+    for card in catalogue.load().find_all(names):
         if not card.cuda:
             raise InputError(f"{card.name} has no CUDA, so that its speed is not known; leave it out")
     return names

@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,7 +18,7 @@ from whichgpu.arguments import TIMEOUT_S
 SLOW = f"a step that never ends is ended by --timeout ({TIMEOUT_S:g} s unless set); Ctrl-C ends it now"
 _SLOW_S = 60.0
 _BAR_WIDTH = 12
-_PART = re.compile(r"(\d+) of (\d+): ")
+_PART = re.compile(r"(\d+) of (\d+)[^:]*: ")
 WORKLOAD = (
     "file.py:function, package.module:function, timm:NAME, torchvision:NAME, hf:NAME or a name from "
     "`whichgpu zoo`; options follow a ?, as in timm:resnet50?precision=fp16."
@@ -57,6 +57,10 @@ Epochs = Annotated[
     int | None, typer.Option("--epochs", metavar="N", help="The same for so many epochs, with --dataset-size.")
 ]
 DatasetSize = Annotated[int | None, typer.Option("--dataset-size", metavar="N", help="Samples of an epoch.")]
+Currency = Annotated[
+    str,
+    typer.Option("--currency", metavar="CODE", help="Amounts are shown in it: EUR, or at your own rate: EUR=1.08."),
+]
 NoCache = Annotated[bool, typer.Option("--no-cache", help="Trace again, and keep nothing on disk.")]
 
 
@@ -98,6 +102,12 @@ def print_record(record: Any, json: bool, print_text: Callable[[Any], None]) -> 
         discard_output()
 
 
+def end_partial(missing: Sequence[str]) -> None:
+    """End as after Ctrl-C where what was printed is not all."""
+    if missing:
+        raise typer.Exit(130)
+
+
 def discard_output() -> None:
     """Have what is printed, and what could not be printed yet, go nowhere: not even an error on the way out."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -107,13 +117,19 @@ def discard_output() -> None:
 def progress(slow: str = "") -> Iterator[Callable[[str], None]]:
     """A spinner, a bar and the time gone by, on a terminal's stderr; elsewhere a line a minute. `slow` is said once, after one.
 
-    The bar follows lines that begin with their part of the whole, as in "3 of 12: deeplabv3 on T4".
+    The bar follows lines that begin with their part of the whole, as in "3 of 12, about 5 min left: deeplabv3 on T4". What is
+    announced before anything is traced stays to be read.
     """
+    from whichgpu.outlook import ANNOUNCED  # noqa: PLC0415
+
     with _spinner() as spin:
         minutes = _Minutes(slow, loud=spin is None)
         minutes.start()
 
         def on_progress(line: str) -> None:
+            if line.startswith(ANNOUNCED):
+                print(line, file=sys.stderr, flush=True)
+                return
             minutes.latest = line
             if spin is not None:
                 spin(line)

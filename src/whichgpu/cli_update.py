@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from whichgpu.cli_common import Json, OwnFiles, print_record, progress
+from whichgpu.cli_common import Currency, Json, OwnFiles, print_record, progress
 from whichgpu.errors import InputError
 
 AsOf = Annotated[
@@ -29,9 +29,8 @@ def prices(
     gpus: Annotated[
         list[str] | None, typer.Argument(metavar="[GPU...]", help="Only these cards; default: all.")
     ] = None,
-    currency: Annotated[
-        str, typer.Option("--currency", metavar="CODE", help="EUR, or at your own rate in dollars: EUR=1.08.")
-    ] = "USD",
+    currency: Currency = "USD",
+    used: Annotated[bool, typer.Option("--used", help="Only what used cards cost to buy.")] = False,
     as_of: AsOf = None,
     own_files: OwnFiles = None,
     json: Json = False,
@@ -45,7 +44,7 @@ def prices(
     from whichgpu import currency as currencies  # noqa: PLC0415
     from whichgpu import price_list, render  # noqa: PLC0415
 
-    found = price_list.make(gpus or (), currencies.parse(currency), as_of)
+    found = price_list.make(gpus or (), currencies.parse(currency), as_of, used=used)
     print_record(found, json, lambda console: render.print_prices(found, console))
 
 

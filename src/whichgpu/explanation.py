@@ -95,6 +95,7 @@ class ExplainReport(msgspec.Struct, frozen=True, kw_only=True):
     time: StepTimes | None = None  # on the card; None without one, or where no speed is predicted
     time_missing: str = ""  # why it is unknown on the card
     roofline: str | None = None  # the file that was written
+    batch_size_is_default: bool = False  # none was asked about: it is the workload's own, or whichgpu's
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,7 +8,8 @@ from datetime import date
 import msgspec
 
 from whichgpu import catalogue
-from whichgpu.catalogue import Price
+from whichgpu.catalogue import Catalogue, Gpu, Price
+from whichgpu.catalogue.prices import price_of
 from whichgpu.currency import Rate
 
 __all__ = ["PriceList", "PriceRow", "make"]
@@ -32,14 +33,14 @@ class PriceList(msgspec.Struct, frozen=True, kw_only=True):
     gpus: tuple[PriceRow, ...]
 
 
-def make(names: Sequence[str], currency: Rate, as_of: str | None = None) -> PriceList:
-    """The prices of some cards, or of all that have one, the cheapest to buy first.
+def make(names: Sequence[str], currency: Rate, as_of: str | None = None, *, used: bool = False) -> PriceList:
+    """The prices of some cards, or of all that have one, the cheapest to buy first; or only those of `used` cards to buy.
 
     CatalogueError for a name that is no card's, InputError for a day that is none or on which a named card was not yet there.
     """
     everything = catalogue.load()
     cards = everything if as_of is None else everything.as_of(as_of)
-    named = list(dict.fromkeys(map(everything.find, names)))
+    named = everything.find_all(names)
     for card in named:
         cards.check_released(card)
     chosen = named or cards.gpus
@@ -48,9 +49,9 @@ def make(names: Sequence[str], currency: Rate, as_of: str | None = None) -> Pric
         PriceRow(
             gpu=card.name,
             memory_bytes=card.memory_bytes,
-            buy=cards.price(card, "buy", as_of=day),
-            rent=cards.price(card, "rent", as_of=day),
-            spot=cards.price(card, "spot", as_of=day),
+            buy=_used(cards, card, day) if used else cards.price(card, "buy", as_of=day),
+            rent=None if used else cards.price(card, "rent", as_of=day),
+            spot=None if used else cards.price(card, "spot", as_of=day),
         )
         for card in chosen
     ]
@@ -58,3 +59,9 @@ def make(names: Sequence[str], currency: Rate, as_of: str | None = None) -> Pric
     far = float("inf")
     priced.sort(key=lambda row: (row.buy.usd if row.buy else far, row.rent.usd if row.rent else far, row.gpu))
     return PriceList(as_of=day.isoformat(), currency=currency, gpus=tuple(priced))
+
+
+def _used(cards: Catalogue, card: Gpu, day: date) -> Price | None:
+    """What a used card costs; the price of its launch is none."""
+    price = price_of(card, [offer for offer in cards.offers_of(card) if offer.kind == "buy-used"], "buy", day)
+    return None if price is not None and price.condition == "launch" else price

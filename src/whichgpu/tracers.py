@@ -19,6 +19,7 @@ from whichgpu.capability import CLASSES
 from whichgpu.errors import DataDependentError, StepError
 from whichgpu.scaling import Scaling, one_by_one, scaling
 from whichgpu.trace import Trace
+from whichgpu.trace_cache import cache_directory
 from whichgpu.tracing import Kind
 from whichgpu.workload import WorkloadRef
 
@@ -66,6 +67,15 @@ def falling_back(question: Callable[P, T]) -> Callable[P, T]:
             tracing.WITHIN_S.reset(patience)
 
     return ask
+
+
+def is_kept(ref: WorkloadRef) -> bool:
+    """Whether a trace of a workload is kept on disk, for some class of cards: the others take little time beside the first."""
+    tracers = Tracers(ref, cache=cache_directory(), on_progress=None)
+    try:
+        return tracers.any_kept()
+    finally:
+        tracers.close()
 
 
 class Tracers:
@@ -185,6 +195,15 @@ class Tracers:
                 if own in self._tracers[kind].trace_at(sizes[0], name).facts.get("same_for", ()):
                     return name
         return None
+
+    def any_kept(self) -> bool:
+        """Whether a first trace is kept, for whichever class of cards."""
+        return any(
+            tracer.holds(sizes[0], name)
+            for kind, tracer in self._tracers.items()
+            for sizes in self._choices(kind)
+            for name in CLASSES
+        )
 
     def _kept(self, kind: Kind, name: str) -> BatchSizes | None:
         """The batch sizes of which all traces are kept."""

@@ -13,11 +13,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
+from typing import Literal
 
 import msgspec
 
 from whichgpu.sets import find
+from whichgpu.workload import WorkloadRef
 from whichgpu.zoo import ENTRIES
+
+Family = Literal["image", "language"]
+_FAMILIES: tuple[tuple[Family, str], ...] = (("image", "vision"), ("language", "language"))  # with their sets
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -31,6 +36,9 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     flops_per_sample: int
     settings: dict[str, str]  # its own, as options
     counted: str  # with which torch, and when
+    trace_seconds: float | None = (
+        None  # what tracing it for every card took, the first time, on a machine with two cores
+    )
 
 
 class ZooEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,12 +55,32 @@ class ZooEntry(msgspec.Struct, frozen=True, kw_only=True):
     flops_per_sample: int | None = None
     settings: dict[str, str] = {}
     counted: str | None = None
+    trace_seconds: float | None = None
 
 
 @cache
 def facts() -> dict[str, Facts]:
     """The counted figures by name."""
     return msgspec.json.decode((files("whichgpu") / "data" / "zoo.json").read_bytes(), type=dict[str, Facts])
+
+
+def known_dtypes(ref: WorkloadRef) -> tuple[str, ...]:
+    """What a workload is known to compute in before it is traced: the precision that it names, or that a ready one has."""
+    own = facts().get(ref.target) if ref.scheme == "zoo" else None
+    precision = ref.options.get("precision", own.settings.get("precision") if own is not None else None)
+    return (precision,) if precision is not None and ref.scheme not in ("file", "module") else ()
+
+
+def family(name: str) -> Family | None:
+    """Whether a workload, with whatever options, trains an image or a language model; None for both, neither, or where unknown.
+
+    Ready workloads are in a set of either kind; what timm and torchvision have are image models.
+    """
+    if name.startswith(("timm:", "torchvision:")):
+        return "image"
+    entry = ENTRIES.get(name.partition("?")[0])
+    found = [of for of, kind in _FAMILIES if entry is not None and kind in entry.sets]
+    return found[0] if len(found) == 1 else None
 
 
 def entries(sets: Sequence[str] = ()) -> tuple[ZooEntry, ...]:

@@ -660,3 +660,15 @@ def test_who_names_a_free_service_alone_wished_for_no_card(world: World) -> None
     assert report.free
     rented = api.advise(["bert-base"], wishes=Wishes(providers=("kaggle",), way="rent"))
     assert rented.empty is not None
+
+
+def test_rank_and_advise_count_the_same_rent() -> None:
+    """Both take the smallest machine with the card, whole, for every card that is rented out."""
+    cards = market([offer("T4", 0.35, "cloud-on-demand", count=2)])
+    found = Prices(cards, Wishes())
+    rents = {gpu.name: (cards.instance_rent(gpu), found.rent(gpu)) for gpu in cards.gpus}
+    rented = {name: pair for name, pair in rents.items() if pair[1] is not None}
+    assert any(rent.cards > 1 for _, rent in rented.values())
+    assert {name: rent.usd_per_hour for name, (_, rent) in rented.items()} == {
+        name: price.usd for name, (price, _) in rents.items() if price is not None
+    }

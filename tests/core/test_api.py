@@ -15,8 +15,9 @@ from made_up_tracer import World
 from synthetic import MIB, TRAINING, Call, Made
 
 import whichgpu
-from whichgpu import api, catalogue, tracers
+from whichgpu import api, catalogue, outlook, tracers
 from whichgpu.errors import CatalogueError, DataDependentError, InputError, StepError, WorkloadError
+from whichgpu.outlook import ANNOUNCED
 from whichgpu.overheads import context_bytes
 
 GIB = 1 << 30
@@ -114,11 +115,13 @@ def test_only_named_cards_are_ranked(world: World) -> None:
         api.rank(["bert-base"], gpus=[])
 
 
-def test_progress_of_several_workloads_says_which(world: World) -> None:
-    """Each line names its part of the whole; of one workload there is none."""
+def test_progress_of_several_workloads_says_which(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each line names its part of the whole, after what is announced of it; of one workload there is none."""
+    monkeypatch.setattr(outlook, "expected_seconds", lambda _: 60.0)
     lines: list[str] = []
     api.rank(["bert-base", "resnet50"], gpus=["T4"], on_progress=lines.append)
-    assert {"1 of 2", "2 of 2"} == {line.partition(": ")[0] for line in lines}
+    assert lines.pop(0).startswith(ANNOUNCED)
+    assert {"1 of 2", "2 of 2"} == {line.partition(": ")[0].partition(",")[0] for line in lines}
     lines.clear()
     api.rank(["bert-base"], gpus=["T4"], on_progress=lines.append)
     assert [] == [line for line in lines if line.startswith("1 of")]

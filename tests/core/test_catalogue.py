@@ -629,3 +629,12 @@ def test_loading_needs_neither_torch_nor_prices() -> None:
 def test_a_name_without_a_form_has_twins(name: str, twins: list[str]) -> None:
     """Cards that differ in nothing but how they are mounted are told apart, unless the name does."""
     assert twins == load().twins(name)
+
+
+def test_all_names_that_are_wrong_are_told_at_once() -> None:
+    """Names that may be several cards, and those of none, in one error; a card that is named twice is found once."""
+    with pytest.raises(CatalogueError) as error:
+        CATALOGUE.find_all(["A100", "T4", "H100", "nonesuch"])
+    assert all(f'"{name}"' in str(error.value) for name in ("A100", "H100", "nonesuch"))
+    assert '"T4"' not in str(error.value)
+    assert ["T4", "RTX 4090"] == [card.name for card in CATALOGUE.find_all(["t4", "4090", "T4"])]

@@ -349,3 +349,31 @@ def test_no_date_of_the_data_is_in_the_future() -> None:
     tomorrow = date.today() + timedelta(days=1)
     assert all(days.first(offer.date) < tomorrow for offer in SHIPPED.offers)
     assert all(days.first(gpu.checked) < tomorrow for gpu in SHIPPED.gpus)
+
+
+def test_each_list_of_prices_begins_with_the_cheapest(capsys: pytest.CaptureFixture[str]) -> None:
+    """What is to be bought by its price, and what is to be rented by its own."""
+    _, out, _ = run(capsys, "prices")
+    lists = [[line for line in part.splitlines() if re.search(r"\d-\d", line)] for part in out.split("\nTo ")[1:]]
+    assert 3 == len(lists)
+    for lines in lists:
+        likely = [float(re.findall(r" ([\d,.]+) +[\d,.]+-[\d,.]+ ", line)[0].replace(",", "")) for line in lines]
+        assert sorted(likely) == likely
+        assert len(likely) > 3
+
+
+def test_used_prices_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    """With --used every price is that of used cards, and nothing is to be rented."""
+    _, out, _ = run(capsys, "prices", "--used", "--json")
+    rows = json.loads(out)["gpus"]
+    assert rows
+    assert all(row["buy"]["condition"].startswith("used") and row["rent"] is row["spot"] is None for row in rows)
+
+
+def test_the_rent_of_a_machine_is_that_of_all_its_cards() -> None:
+    """Two cards at 0.35 each cost 0.70 where there is no smaller machine, and larger machines do not count."""
+    offers = [make_offer("0.35", count=2), make_offer("0.20", provider="farm", count=8)]
+    found = Catalogue([make_gpu()], offers, TODAY).instance_rent(make_gpu())
+    assert found is not None
+    assert (0.70, 2, 1) == (pytest.approx(found.usd), found.least_count, found.offers)
+    assert Catalogue([make_gpu()], [], TODAY).instance_rent(make_gpu()) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from made_up_tracer import World
 from synthetic import MIB, Call, Made
 
 import whichgpu
-from whichgpu import advice, api, catalogue
+from whichgpu import advice, api, catalogue, outlook, render
 from whichgpu.errors import InputError
 
 GIB = 1 << 30
@@ -96,3 +97,41 @@ def test_a_ranking_wants_a_list_of_names(names: Any, world: World) -> None:
     with pytest.raises(InputError, match=r"is no list of workloads|4 is no workload's name"):
         api.rank(names)
     assert [] == world.asked
+
+
+def test_what_no_card_can_compute_in_is_not_traced(world: World) -> None:
+    """A step in bfloat16 is known to be none for Turing: its batches stay unknown, with the reason, and others are traced."""
+    report = api.rank(["llama3-8b", "bert-base", "gpt2?precision=fp16"], gpus=["T4", "RTX 2080"])
+    assert ("llama3-8b",) == report.untraced
+    assert {"bert-base", "gpt2?precision=fp16"} == set(report.traces)
+    assert all("no bfloat16 in hardware" in row.problems["llama3-8b"][0] for row in report.gpus)
+    assert any(note.startswith("llama3-8b: not traced") for note in report.notes)
+    assert () == api.rank(["llama3-8b"], gpus=["T4", "RTX 3090"]).untraced
+    file = io.StringIO()
+    console = render.make_console(file, width=80)
+    with render.trimmed(console):
+        render.print_rank(api.rank(["llama3-8b"], gpus=["T4"]), console)
+    assert "T4 -, " in file.getvalue()
+    assert "*  not even batch size 1 fits" not in file.getvalue()
+
+
+def test_who_interrupts_gets_what_is_known_by_then(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workloads that were answered stay answered, and the others are named; before the first one there is nothing to say."""
+    monkeypatch.setattr(outlook, "expected_seconds", lambda _: 60.0)
+
+    def stop(line: str) -> None:
+        if line.startswith("2 of 3"):
+            raise KeyboardInterrupt
+
+    names = ["bert-base", "resnet50", "vit-base"]
+    report = api.rank(names, gpus=["RTX 3090"], partial=True, on_progress=stop)
+    assert (("bert-base",), ("resnet50", "vit-base")) == (report.workloads, report.missing)
+    assert ["bert-base"] == list(report.gpus[0].max_batch_size) == list(report.traces)
+    with pytest.raises(KeyboardInterrupt):
+        api.rank(names, gpus=["RTX 3090"], on_progress=stop)
+    with pytest.raises(KeyboardInterrupt):
+        api.rank(names[1:], gpus=["RTX 3090"], partial=True, on_progress=_at_once)
+
+
+def _at_once(_: str) -> None:
+    raise KeyboardInterrupt

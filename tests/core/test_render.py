@@ -333,7 +333,7 @@ def test_gpus_are_listed_by_memory() -> None:
     assert "…" not in "".join(lines)
 
 
-FIT_KEYS = ["workload", "batch_size", "basis", "trace", "gpus", "notes", "baseline", "samples"]
+FIT_KEYS = ["workload", "batch_size", "basis", "trace", "gpus", "notes", "baseline", "samples", "batch_size_is_default"]
 TRACE_KEYS = [
     "kind",
     "affine",
@@ -355,7 +355,10 @@ BREAKDOWN_KEYS = [
     *("weights_bytes", "gradients_bytes", "optimizer_state_bytes", "activations_bytes"),
     *("temporaries_bytes", "workspaces_bytes", "inputs_bytes", "buffers_bytes"),
 ]
-RANK_KEYS = ["workloads", "basis", "traces", "gpus", "notes", "baseline", "samples", "sort", "usual_batch_size"]
+RANK_KEYS = [
+    *("workloads", "basis", "traces", "gpus", "notes", "baseline", "samples", "sort", "usual_batch_size"),
+    *("untraced", "missing", "currency"),
+]
 RANK_ROW_KEYS = [
     *("gpu", "memory_bytes", "compute_capability", "tier", "trains", "max_batch_size"),
     *("max_batch_size_safe", "max_batch_size_pow2", "max_batch_size_at_least", "supported", "buy", "rent", "notes"),
@@ -399,7 +402,7 @@ def test_the_keys_of_explain_are_stable() -> None:
     assert (
         "workload batch_size basis trace gpu memory_bytes context_bytes verdict max_batch_size max_batch_size_safe "
         "max_batch_size_at_least peak_reserved_bytes peak_allocated_bytes peak_step peak_phase peak_op timeline holders others remedies left_out snapshot notes "
-        "time time_missing roofline"
+        "time time_missing roofline batch_size_is_default"
     ).split() == list(found)
     assert "step phase start_bytes most_bytes end_bytes has_peak".split() == list(found["timeline"][0])
     assert "category bytes storages op module modules source".split() == list(found["holders"][0])

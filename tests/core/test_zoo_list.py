@@ -8,8 +8,10 @@ import sys
 import pytest
 
 from whichgpu import sets, zoo_list
+from whichgpu.charts.records import series_of
 from whichgpu.errors import InputError
 from whichgpu.zoo import ENTRIES
+from whichgpu.zoo_list import family
 
 
 def test_every_entry_is_counted() -> None:
@@ -49,3 +51,12 @@ def test_listing_loads_no_model_library() -> None:
     code += "print({'torch', 'timm', 'transformers', 'torchvision', 'peft', 'diffusers'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert "set()" == done.stdout.strip()
+
+
+def test_a_workload_is_of_one_family_or_none() -> None:
+    """Image and language models are told apart once, for charts and for advice; a model of both counts as neither."""
+    assert ("image", "language") == (family("resnet50?precision=fp16"), family("bert-base"))
+    assert ("image", "image") == (family("timm:resnet50"), family("torchvision:vit_b_16"))
+    assert [None] * 4 == [family(name) for name in ("llava-7b-lora", "dlrm", "hf:gpt2", "train.py:setup")]
+    named = [name for _, members in series_of([*ENTRIES]) for name in members]
+    assert sorted(ENTRIES) == sorted(named)

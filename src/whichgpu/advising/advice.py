@@ -12,7 +12,7 @@ from whichgpu.advising import limits, sources
 from whichgpu.advising.choice import short_list
 from whichgpu.advising.families import families
 from whichgpu.advising.free import free_advice, none_free, services
-from whichgpu.advising.prices import Prices, rents
+from whichgpu.advising.prices import Prices, is_named, rents
 from whichgpu.advising.reasons import Reasons
 from whichgpu.advising.records import AdviceReport, CardAdvice, Empty, Pick
 from whichgpu.advising.wishes import Wishes
@@ -80,6 +80,8 @@ def advise(
         currency=currency,
         samples=report.samples,
         traces=report.traces,
+        untraced=report.untraced,
+        missing=report.missing,
         short_list=picks,
         empty=empty,
         cards=tuple(shown),
@@ -87,7 +89,7 @@ def advise(
         families=families(report.workloads, told, report.baseline),
         changes=tuple(changes),
         sources=(),
-        notes=(*_notes(report, told), *_with_another_build(told, picks, wanted, reasons)),
+        notes=(*_notes(report, told, wishes.way == "free"), *_with_another_build(told, picks, wanted, reasons)),
     )
     return msgspec.structs.replace(answer, sources=tuple(sources.figures(answer, cards, prices)))
 
@@ -99,6 +101,17 @@ def chosen(cards: Catalogue, wishes: Wishes) -> list[Gpu]:
     return [card for card in cards.gpus if card.id in named or (not only and card.vendor in PREDICTED)]
 
 
+def on_offer(
+    chosen: Sequence[Gpu], machines: Iterable[FreeMachine], wishes: Wishes, providers: Sequence[str] = ()
+) -> list[Gpu]:
+    """The cards of the free machines, of these providers if any, where nothing else is asked about; else none."""
+    if wishes.way != "free" or wishes.own:
+        return []
+    named = [one for one in machines if not providers or any(is_named(one.service, name) for name in providers)]
+    offered = {gpu for machine in named for gpu in machine.gpus}
+    return [card for card in chosen if card.id in offered]
+
+
 PREDICTED = ("NVIDIA", "AMD", "Intel", "Apple")  # tensor processors allocate otherwise: nothing is said of them
 
 
@@ -107,11 +120,11 @@ def _is_asked(card: CardAdvice, cards: Catalogue, wishes: Wishes) -> bool:
     return not wishes.gpus or card.id in {cards.find(name).id for name in wishes.gpus}
 
 
-def _notes(report: RankReport, cards: Sequence[CardAdvice]) -> tuple[str, ...]:
+def _notes(report: RankReport, cards: Sequence[CardAdvice], free: bool) -> tuple[str, ...]:
     notes = []
     able = [card for card in cards if card.supported and not card.unmeasured]
     most = max((card.trains for card in able), default=0)
-    if 0 < most < len(report.workloads):
+    if 0 < most < len(report.workloads) and not free:
         missing = {card.fails for card in able if card.trains == most}
         which = f", without {', '.join(missing.pop())}" if len(missing) == 1 else ", not all of them the same ones"
         notes.append(f"no card trains all {len(report.workloads)}: chosen among those that train {most}{which}")

@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import log
 from statistics import fmean, linear_regression
-from typing import Literal
 
 from whichgpu.advising.records import CardAdvice, CurvePoint, Family
-from whichgpu.zoo import ENTRIES
+from whichgpu.zoo_list import Family as Kind
+from whichgpu.zoo_list import family
 
-_SETS: tuple[tuple[Literal["image", "language"], str], ...] = (("image", "vision"), ("language", "language"))
+_BOTH: tuple[Kind, Kind] = ("image", "language")
 
 
 def families(workloads: Sequence[str], cards: Sequence[CardAdvice], baseline: str | None) -> tuple[Family, ...]:
     """The curves of a set that has at least two workloads of each family; none for others, or without a baseline's speeds."""
-    members = {family: [name for name in workloads if _is_of(name, kind)] for family, kind in _SETS}
+    members = {kind: [name for name in workloads if family(name) == kind] for kind in _BOTH}
     named = [name for names in members.values() for name in names]
     whole = [card for card in cards if card.supported and all(card.speed[name] is not None for name in named)]
     unit = next((card for card in whole if card.gpu == baseline), None) or max(
@@ -27,14 +27,12 @@ def families(workloads: Sequence[str], cards: Sequence[CardAdvice], baseline: st
     )
     if unit is None or any(len(names) < 2 for names in members.values()):
         return ()
-    return tuple(_family(family, members[family], cards, unit) for family, _ in _SETS)
+    return tuple(_curve(kind, members[kind], cards, unit) for kind in _BOTH)
 
 
-def _family(
-    family: Literal["image", "language"], names: Sequence[str], cards: Sequence[CardAdvice], unit: CardAdvice
-) -> Family:
+def _curve(kind: Kind, names: Sequence[str], cards: Sequence[CardAdvice], unit: CardAdvice) -> Family:
     points = _points(names, cards, unit)
-    return Family(family=family, workloads=len(names), points=points, memory_exponent=_exponent(points))
+    return Family(family=kind, workloads=len(names), points=points, memory_exponent=_exponent(points))
 
 
 def _exponent(points: Sequence[CurvePoint]) -> float | None:
@@ -43,11 +41,6 @@ def _exponent(points: Sequence[CurvePoint]) -> float | None:
     if len({memory for memory, _ in found}) < 2:
         return None
     return round(linear_regression(*zip(*found, strict=True)).slope, 3)
-
-
-def _is_of(name: str, kind: str) -> bool:
-    entry = ENTRIES.get(name.partition("?")[0])
-    return entry is not None and [one for one in ("vision", "language") if one in entry.sets] == [kind]
 
 
 def _points(names: Sequence[str], cards: Sequence[CardAdvice], unit: CardAdvice) -> tuple[CurvePoint, ...]:

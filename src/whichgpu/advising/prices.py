@@ -11,7 +11,7 @@ from rapidfuzz import fuzz, process
 from whichgpu.advising.records import Rent
 from whichgpu.advising.wishes import Wishes
 from whichgpu.catalogue import Catalogue, Gpu, Kind, Offer, Price
-from whichgpu.catalogue.prices import RENT_MONTHS, counted, is_recent, price_of
+from whichgpu.catalogue.prices import counted, of_instance, price_of, smallest
 from whichgpu.errors import InputError
 
 
@@ -41,12 +41,12 @@ class Prices:
         price = price_of(card, self._to_rent(card), self._kind, self.day)
         if price is None:
             return None
-        cards = price.least_count
+        whole = of_instance(price)
         return Rent(
-            usd_per_hour=cards * price.usd,
-            usd_per_hour_low=cards * price.low_usd,
-            usd_per_hour_high=cards * price.high_usd,
-            cards=cards,
+            usd_per_hour=whole.usd,
+            usd_per_hour_low=whole.low_usd,
+            usd_per_hour_high=whole.high_usd,
+            cards=price.least_count,
             price=price,
         )
 
@@ -64,7 +64,7 @@ class Prices:
     def _to_rent(self, card: Gpu) -> list[Offer]:
         offered = "cloud-spot" if self._kind == "spot" else "cloud-on-demand"
         offers = [o for o in self._cards.offers_of(card) if o.kind == offered and not o.minimum and self._takes(o)]
-        return _smallest(offers, self.day)
+        return smallest(offers, self.day)
 
     def _takes(self, offer: Offer) -> bool:
         providers, regions = self._wishes.providers, self._wishes.regions
@@ -86,13 +86,6 @@ def is_named(name: str, words: str) -> bool:
 
 def _key(name: str) -> str:
     return re.sub(r"[^0-9a-z]", "", name.casefold())
-
-
-def _smallest(offers: list[Offer], day: date) -> list[Offer]:
-    """The offers with the fewest cards, of those that are recent if any is."""
-    recent = [o for o in offers if is_recent(o, day, RENT_MONTHS)] or offers
-    least = min((o.count for o in recent), default=1)
-    return [o for o in recent if o.count == least]
 
 
 def _check_names(cards: Catalogue, wishes: Wishes, services: Iterable[str]) -> None:

@@ -72,8 +72,9 @@ class Reasons:
                 yield f"{_rate(speed)} {self._unit(name)}/s{_basis(speed)}"
             elif not card.unmeasured and (missing := self._missing.get(card.gpu, {}).get(name)):
                 yield missing.removeprefix(f"{card.gpu}: ")
-        elif card.relative_speed is not None:
-            yield f"{text.format_ratio(card.relative_speed)} of the fastest card's speed"
+        elif card.relative_speed is not None and len(self._report.gpus) > 1:
+            free = "free " if self._wishes.way == "free" else ""
+            yield f"{text.format_ratio(card.relative_speed)} of the fastest {free}card's speed"
 
     def _unit(self, name: str) -> str:
         trace = self._report.traces[name]

@@ -179,3 +179,5 @@ class AdviceReport(msgspec.Struct, frozen=True, kw_only=True):
     changes: tuple[str, ...]  # what would make it fit, where a single card was asked about
     sources: tuple[Figure, ...]
     notes: tuple[str, ...]
+    untraced: tuple[str, ...] = ()  # workloads that no card asked about has the hardware for
+    missing: tuple[str, ...] = ()  # workloads that are not answered, as it was interrupted

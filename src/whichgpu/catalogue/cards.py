@@ -17,7 +17,7 @@ from rapidfuzz import fuzz, process
 
 from whichgpu.catalogue.days import asked_day, last, middle
 from whichgpu.catalogue.files import plain
-from whichgpu.catalogue.prices import Kind, Price, price_of
+from whichgpu.catalogue.prices import Kind, Price, of_instance, price_of, smallest
 from whichgpu.catalogue.records import Gpu, Offer
 from whichgpu.errors import CatalogueError, InputError
 
@@ -84,6 +84,27 @@ class Catalogue:
         `whichgpu.catalogue.prices`.
         """
         return price_of(gpu, self.offers_of(gpu), kind, as_of or self.day or date.today())
+
+    def instance_rent(self, gpu: Gpu) -> Price | None:
+        """What an hour costs, on demand, of the smallest instance with the card: all its cards (`least_count`) are paid for."""
+        day = self.day or date.today()
+        offers = [offer for offer in self.offers_of(gpu) if offer.kind == "cloud-on-demand" and not offer.minimum]
+        price = price_of(gpu, smallest(offers, day), "rent", day)
+        return of_instance(price) if price is not None else None
+
+    def find_all(self, names: Iterable[str]) -> list[Gpu]:
+        """The cards of several names, each once; CatalogueError that tells of every name that is none, or may be several."""
+        found: dict[str, Gpu] = {}
+        wrong: list[str] = []
+        for name in dict.fromkeys(names):
+            try:
+                card = self.find(name)
+                found[card.id] = card
+            except CatalogueError as error:
+                wrong.append(str(error))
+        if wrong:
+            raise CatalogueError("; ".join(wrong))
+        return list(found.values())
 
     def find(self, name: str) -> Gpu:
         """The card of that name, alias or id; CatalogueError, naming what is near, for none or several."""

@@ -32,7 +32,19 @@ import msgspec
 from whichgpu.catalogue.days import age_days, middle, months
 from whichgpu.catalogue.records import Gpu, Offer
 
-__all__ = ["BUY_MONTHS", "NEWEST_DAYS", "RENT_MONTHS", "Kind", "Price", "counted", "interval", "is_recent", "price_of"]
+__all__ = [
+    "BUY_MONTHS",
+    "NEWEST_DAYS",
+    "RENT_MONTHS",
+    "Kind",
+    "Price",
+    "counted",
+    "interval",
+    "is_recent",
+    "of_instance",
+    "price_of",
+    "smallest",
+]
 
 Kind = Literal["buy", "rent", "spot"]
 
@@ -95,6 +107,26 @@ def counted(gpu: Gpu, offers: Iterable[Offer], kind: Kind, day: date) -> tuple[s
     if kind == "buy":
         return _to_buy(gpu, known, day)
     return _to_rent(known, "cloud-spot" if kind == "spot" else "cloud-on-demand", day)
+
+
+def smallest(offers: Sequence[Offer], day: date) -> list[Offer]:
+    """The offers with the fewest cards, of those that are recent if any is: who needs one card does not rent eight."""
+    recent = [o for o in offers if is_recent(o, day, RENT_MONTHS)] or list(offers)
+    least = min((o.count for o in recent), default=1)
+    return [o for o in recent if o.count == least]
+
+
+def of_instance(price: Price) -> Price:
+    """The price of a whole instance, which cannot be rented in part, from that of one of its cards."""
+    count = price.least_count
+    return msgspec.structs.replace(
+        price,
+        usd=count * price.usd,
+        low_usd=count * price.low_usd,
+        high_usd=count * price.high_usd,
+        lowest_usd=count * price.lowest_usd,
+        highest_usd=count * price.highest_usd,
+    )
 
 
 def _to_buy(gpu: Gpu, known: list[Offer], day: date) -> tuple[str, list[Offer]]:

@@ -23,14 +23,13 @@ from whichgpu.catalogue import Price
 from whichgpu.errors import InputError
 from whichgpu.runs import S_AN_HOUR
 from whichgpu.speed.record import PredictedSpeed
-from whichgpu.zoo import ENTRIES
+from whichgpu.zoo_list import family
 
 Money = Literal["buy", "rent"]
 
 SINGLE = 4  # up to so many workloads each is a series of its own
 MOST = 24  # cards of a chart of bars, where none are named
-_FAMILIES = (("vision", "image models"), ("language", "language models"))
-_OTHERS = "other models"
+_SERIES = (("image", "image models"), ("language", "language models"), (None, "other models"))
 _THOUSAND = 1000.0
 
 
@@ -131,17 +130,9 @@ def series_of(workloads: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:
     """Workloads as series with names: each by itself, or many by what they are models of."""
     if len(workloads) <= SINGLE:
         return [(name, (name,)) for name in workloads]
-    families = {name: _families(name) for name in workloads}
-    found = [(title, tuple(n for n in workloads if family in families[n])) for family, title in _FAMILIES]
-    found.append((_OTHERS, tuple(name for name in workloads if not families[name])))
+    kinds = {name: family(name) for name in workloads}
+    found = [(title, tuple(name for name in workloads if kinds[name] == kind)) for kind, title in _SERIES]
     return [(title, members) for title, members in found if members]
-
-
-def _families(name: str) -> tuple[str, ...]:
-    plain = name.partition("?")[0]
-    if plain in ENTRIES:
-        return tuple(family for family, _ in _FAMILIES if family in ENTRIES[plain].sets)
-    return ("vision",) if plain.startswith(("timm:", "torchvision:")) else ()
 
 
 # ---- speeds ------------------------------------------------------------------------------------------------

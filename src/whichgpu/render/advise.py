@@ -20,8 +20,10 @@ from whichgpu.render.common import (
     bar,
     breakable,
     dense_table,
+    exchanged,
     listed,
     narrow_if_needed,
+    print_interrupted,
     print_notes,
     print_whole,
     traced,
@@ -43,6 +45,7 @@ def print_advice(report: AdviceReport, console: Console, *, every: bool, why: bo
     """Print advice; `every`: a line for each card; `why`: the source of each figure, and the caveats of each workload."""
     title = "What to buy, rent, or do without"
     console.print(Text.assemble((title, "bold"), f": {BASIS[report.basis]}; cards and prices as of {report.as_of}"))
+    print_interrupted(report.missing, console)
     _print_workloads(report, console)
     _print_short_list(report, console)
     if report.empty is not None:
@@ -70,7 +73,8 @@ def print_advice(report: AdviceReport, console: Console, *, every: bool, why: bo
 def _print_workloads(report: AdviceReport, console: Console) -> None:
     if len(report.workloads) <= _FEW_WORKLOADS:
         for name in report.workloads:
-            console.print(f"{breakable(name)}: traced {traced(report.traces[name])}.")
+            trace = report.traces.get(name)
+            console.print(f"{breakable(name)}: {f'traced {traced(trace)}' if trace is not None else 'not traced'}.")
     else:
         console.print(f"{len(report.workloads)} workloads: {listed(report.workloads)}.")
     wanted = []
@@ -269,12 +273,8 @@ def _legend(report: AdviceReport) -> str:
         card.small_batches and card.trains for card in report.cards
     )
     code = report.currency.code
-    rate = ""
-    if code != "USD":
-        known = report.currency
-        rate = f" 1 {code} is {known.usd_per_unit:g} USD ({known.date or known.source})."
     return (
-        f"{stars}Amounts are {code}: the price of the card, or /h to rent it where none is known; ~: an old price.{rate} "
+        f"{stars}Amounts are {code}: the price of the card, or /h to rent it where none is known; ~: an old price.{exchanged(report.currency)} "
         f"What is bought is taken to be sold again for {report.wishes.resale:.0%} of its price, and power to cost "
         f"{format_money(report.wishes.power_usd_per_kwh, report.currency)} a kWh."
     )

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from whichgpu import text
 from whichgpu.advice import Basis, TraceInfo
+from whichgpu.currency import Rate
 from whichgpu.intervals import Verdict
 
 BASIS: dict[Basis, str] = {
@@ -90,6 +91,24 @@ def traced_at(trace: TraceInfo) -> str:
     sizes = ", ".join(map(text.format_count, trace.batch_sizes))
     plural = "s" * (len(trace.batch_sizes) != 1)
     return f"Traced {traced(trace)}" + (f", at batch size{plural} {sizes}." if sizes else ".")
+
+
+def print_interrupted(missing: Sequence[str], console: Console) -> None:
+    """Say which workloads are not answered, as it was interrupted before."""
+    if missing:
+        plural = "s are" if len(missing) > 1 else " is"
+        console.print(
+            Text.assemble(
+                ("Interrupted", "bold yellow"), f": {len(missing)} workload{plural} missing here: {listed(missing)}."
+            )
+        )
+
+
+def exchanged(money: Rate) -> str:
+    """By which rate amounts are shown in another currency, after a blank; empty for dollars."""
+    if money.code == "USD":
+        return ""
+    return f" 1 {money.code} is {money.usd_per_unit:g} USD ({money.date or money.source})."
 
 
 def print_section(title: str, style: str, table: Table, console: Console) -> None:

@@ -35,7 +35,7 @@ _FIRST_SPANS, _LAST_SPANS = 4, 3  # of a step with many phases, as with gradient
 
 def print_explain(report: ExplainReport, console: Console) -> None:
     """Print an explanation."""
-    batch = text.format_count(report.batch_size)
+    batch = f"{text.format_count(report.batch_size)}{' (the default)' * report.batch_size_is_default}"
     print_title(f"{report.workload}, batch size {batch}", report.basis, console)
     console.print(traced_at(report.trace))
     _print_peaks(report, console)

@@ -39,7 +39,8 @@ _BAR_COLUMNS: tuple[JustifyMethod, ...] = ("left", "right", "right", "left")
 
 def print_fit(report: FitReport, console: Console, *, detailed: bool) -> None:
     """Print a fit report: one block per card when `detailed`, else tables of cards grouped by memory."""
-    title = f"{breakable(report.workload)}, batch size {text.format_count(report.batch_size)}"
+    size = f"{text.format_count(report.batch_size)}{' (the default)' * report.batch_size_is_default}"
+    title = f"{breakable(report.workload)}, batch size {size}"
     print_title(title, report.basis, console)
     console.print(traced_at(report.trace))
     for row in report.gpus:

@@ -32,9 +32,9 @@ def print_prices(found: PriceList, console: Console) -> None:
         table = dense_table()
         for column in ("Card", "Likely>", "Between>", "Age>", "Condition", "Offers>"):
             add_column(table, column)
-        for gpu, price in prices:
-            if price is not None:
-                table.add_row(gpu, *_price(price, found.currency))
+        known = [(price, gpu) for gpu, price in prices if price is not None]
+        for price, gpu in sorted(known, key=lambda pair: (pair[0].usd, pair[1])):
+            table.add_row(gpu, *_price(price, found.currency))
         if table.row_count:
             narrow_if_needed(table, console)
             console.print()
@@ -45,6 +45,10 @@ def print_prices(found: PriceList, console: Console) -> None:
         "--json.",
         "stale: older than 18 months to buy, 12 to rent, or the price at launch; nobody may sell at that any more.",
     ]
+    if any(row.rent or row.spot for row in found.gpus):
+        notes.append(
+            "A rent is that of one card, or its share of a machine; rank and advise count the smallest machine whole."
+        )
     if found.currency.code != "USD":
         day = f" of {found.currency.date}" if found.currency.date else ""
         notes.append(
@@ -65,7 +69,7 @@ def _price(price: Price, currency: Rate) -> tuple[str, ...]:
 def print_free(machines: Sequence[FreeMachine], names: Mapping[str, str], console: Console) -> None:
     """Print free machines, those without a card of payment first."""
     table = dense_table()
-    for title in ("Service", "Cards", "Session\nhours>", "Hours of use>", "Unattended", "Payment\ncard", "Age>"):
+    for title in ("Service", "Cards", "Session\nhours>", "Hours\nof use>", "Unat-\ntended", "Needs\na card", "Age>"):
         add_column(table, title)
     for machine in sorted(machines, key=lambda one: (not one.open_to_new, one.card_required)):
         cards = names.get(machine.gpus[0], machine.gpus[0])

@@ -11,16 +11,20 @@ from rich.text import Text
 
 from whichgpu import text
 from whichgpu.advice import RankReport, RankRow, Sort, Tier, is_current
+from whichgpu.advising.reasons import format_money
 from whichgpu.catalogue import Price
+from whichgpu.currency import Rate
 from whichgpu.render.common import (
     add_column,
     breakable,
     dense_table,
+    exchanged,
     format_batch,
     in_blocks,
     listed,
     longest_piece,
     narrow_if_needed,
+    print_interrupted,
     print_legend,
     print_notes,
     print_section,
@@ -57,20 +61,26 @@ def print_rank(report: RankReport, console: Console) -> None:
     Cards with the same batches share a column, and each column's cards are listed below.
     """
     print_title("Largest batch that likely fits, as a power of two", report.basis, console)
+    print_interrupted(report.missing, console)
     for workload, trace in report.traces.items():
         console.print(f"{breakable(workload)}: traced {traced(trace)}.")
     columns = _columns(report)
     for block in _blocks(report.workloads, columns, console):
         console.print()
         print_whole(_batch_table(report.workloads, block, console), console)
-    _print_members(columns, report.sort, console)
+    if columns:
+        _print_members(columns, report.sort, console)
     more = any(any(row.max_batch_size_at_least.values()) for row in report.gpus)
-    print_legend([batch for row in report.gpus for batch in row.max_batch_size.values()], console, more=more)
+    print_legend(
+        [batch for row in report.gpus for name, batch in row.max_batch_size.items() if name not in report.untraced],
+        console,
+        more=more,
+    )
     numbers = {row.gpu: column.number for column in columns for row in column.rows}
     for tier, title in _TIERS.items():
         rows = [row for row in report.gpus if row.tier == tier and row.supported]
         if rows:
-            _print_tier(title, rows, numbers, len(report.workloads), console)
+            _print_tier(title, rows, numbers, report, console)
     for name in report.workloads:
         rows = [row for row in report.gpus if row.supported]
         speeds = (
@@ -78,12 +88,15 @@ def print_rank(report: RankReport, console: Console) -> None:
         )
         print_speeds(f"Speed of {breakable(name)}", speeds, report.baseline, console)
         run = f"A run of {text.format_count(report.samples)} samples of {breakable(name)}"
-        print_runs(run, ((row.gpu, row.run.get(name), row.rent) for row in rows), console)
+        print_runs(run, ((row.gpu, row.run.get(name), row.rent) for row in rows), console, report.currency)
     if any(row.buy or row.rent for row in report.gpus):
         console.print()
-        console.print(f"{_PRICES}{_ORDERS[report.sort]} {_WORDS}")
+        machines = _MACHINES if any(row.rent and _machine(row.rent) for row in report.gpus) else ""
+        console.print(f"{_PRICES}{_ORDERS[report.sort]} {_WORDS}{machines}{exchanged(report.currency)}")
     print_unsupported(
-        ", ".join(map(breakable, report.workloads)), ((row.notes, _in_brief(row)) for row in report.gpus), console
+        ", ".join(map(breakable, report.workloads)),
+        ((row.notes, _in_brief(row, report)) for row in report.gpus),
+        console,
     )
     print_notes(report.notes, console)
     console.print()
@@ -144,21 +157,22 @@ def _print_members(columns: Sequence[_Column], sort: Sort, console: Console) -> 
 
 
 def _print_tier(
-    title: str, rows: Sequence[RankRow], numbers: Mapping[str, int], workloads: int, console: Console
+    title: str, rows: Sequence[RankRow], numbers: Mapping[str, int], report: RankReport, console: Console
 ) -> None:
+    workloads, money = len(report.workloads), report.currency
     table = dense_table()
     table.add_column("\nCard", overflow="fold")
     some_fail = any(row.trains < workloads for row in rows)
-    for column in ("\nCol>", *(["\nRuns>"] if some_fail else []), "\nSold as>", "Buy\nUSD>"):
+    for column in ("\nCol>", *(["\nRuns>"] if some_fail else []), "\nSold as>", f"Buy\n{money.code}>"):
         add_column(table, column)
     table.add_column("")
-    for column in ("", "Rent\nUSD/h>", ""):
+    for column in ("", f"Rent\n{money.code}/h>", ""):
         add_column(table, column)
     for row in rows:
         if row.buy or row.rent:
             runs = [f"{row.trains}/{workloads}"] if some_fail else []
             size = text.format_memory_class(row.memory_bytes, row.gpu)
-            table.add_row(row.gpu, str(numbers[row.gpu]), *runs, size, *_buy(row.buy), *_rent(row.rent))
+            table.add_row(row.gpu, str(numbers[row.gpu]), *runs, size, *_buy(row.buy, money), *_rent(row.rent, money))
     if table.row_count:
         narrow_if_needed(table, console)
         print_section(title, "bold", table, console)
@@ -174,6 +188,7 @@ _ORDERS: dict[Sort, str] = {
     "speed": "cards are ordered by predicted samples per second alone: prices do not change the order.",
     "memory": "cards are ordered by memory alone: neither price nor speed changes the order.",
 }
+_MACHINES = ' "for 2": the smallest machine with the card has two, and both are paid for.'
 _WORDS = "lowest: of a shop's listings; launch: the maker's price then; dated: no newer offer is known."
 _FIRST: dict[Sort, str] = {"price": "First choice", "speed": "Fastest", "memory": "Most memory"}
 _BEFORE: dict[Sort, str] = {
@@ -183,17 +198,17 @@ _BEFORE: dict[Sort, str] = {
 }
 
 
-def _buy(price: Price | None) -> tuple[str, str, str]:
+def _buy(price: Price | None, money: Rate) -> tuple[str, str, str]:
     if price is None:
         return text.UNKNOWN, "", ""
-    return text.format_amount(price.usd, price.unit), _condition(price), text.format_month(price.newest)
+    return text.format_amount(money.of_usd(price.usd), price.unit), _condition(price), text.format_month(price.newest)
 
 
-def _rent(price: Price | None) -> tuple[str, str]:
+def _rent(price: Price | None, money: Rate) -> tuple[str, str]:
     if price is None:
         return text.UNKNOWN, ""
-    when = f"{_condition(price)} {text.format_month(price.newest)}".lstrip()
-    return text.format_amount(price.usd, price.unit), when
+    when = " ".join(filter(None, _about(price)))
+    return text.format_amount(money.of_usd(price.usd), price.unit), when
 
 
 def _condition(price: Price) -> str:
@@ -201,13 +216,23 @@ def _condition(price: Price) -> str:
     return price.condition.removesuffix(" listing").removeprefix("on-demand").removeprefix(", ")
 
 
-def _in_brief(row: RankRow) -> str:
+def _about(price: Price) -> tuple[str, ...]:
+    return _condition(price), _machine(price), text.format_month(price.newest)
+
+
+def _machine(price: Price) -> str:
+    """Of a rent for a machine with several cards, which is paid for whole: "for 2"."""
+    return f"for {price.least_count}" if price.unit == "hour" and price.least_count > 1 else ""
+
+
+def _in_brief(row: RankRow, report: RankReport) -> str:
     """A card in a line with others: its batches and what it costs."""
-    batches = "/".join(_batches(row, row.max_batch_size_pow2))
+    known = dict(zip(row.max_batch_size_pow2, _batches(row, row.max_batch_size_pow2), strict=True))
+    batches = "/".join({**known, **dict.fromkeys(report.untraced, text.UNKNOWN)}.values())
     said = [f"{row.gpu} {batches}"]
     for price in (row.buy, row.rent):
         if price is not None:
-            words = (text.format_usd(price.usd, price.unit), _condition(price), text.format_month(price.newest))
+            words = (format_money(price.usd, report.currency, price.unit), *_about(price))
             said.append(" ".join(filter(None, words)))
     return ", ".join(said)
 
@@ -222,16 +247,18 @@ def _first_choice(report: RankReport) -> Text:
         first = next((row for row in usable if is_current(row.buy)), first)
     rented = [row for row in usable if is_current(row.rent)]
     cheapest = min(rented, key=lambda row: row.rent.usd if row.rent else 0.0, default=first)
-    offers = [_offer(price) for price in (first.buy, first.rent) if price is not None]
+    offers = [_offer(price, report.currency) for price in (first.buy, first.rent) if price is not None]
     said = " or ".join(offers) if offers else "no price known"
     choice = Text.assemble(f"{_FIRST[report.sort]} that trains all: ", (first.gpu, "bold"), f", {said}")
     if cheapest is not first and cheapest.rent is not None:
-        choice.append_text(Text.assemble("\nCheapest to rent: ", (cheapest.gpu, "bold"), f", {_offer(cheapest.rent)}"))
+        choice.append_text(
+            Text.assemble("\nCheapest to rent: ", (cheapest.gpu, "bold"), f", {_offer(cheapest.rent, report.currency)}")
+        )
     return choice
 
 
-def _offer(price: Price) -> str:
-    words = text.format_usd(price.usd, price.unit)
+def _offer(price: Price, money: Rate) -> str:
+    words = " ".join(filter(None, (format_money(price.usd, money, price.unit), _machine(price))))
     months = text.format_months(price.oldest, price.newest)
     over = f"median of {text.format_count(price.offers)}, " if price.offers > 1 else ""
     by = f", {price.providers[0]}" if price.unit == "hour" and len(price.providers) == 1 else ""

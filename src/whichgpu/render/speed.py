@@ -10,11 +10,13 @@ from rich.console import Console
 from whichgpu import text
 from whichgpu.advice import FitRow
 from whichgpu.catalogue import Price
+from whichgpu.currency import Rate, rate
 from whichgpu.render.common import add_column, dense_table, listed, narrow_if_needed, print_section
 from whichgpu.runs import Run
 from whichgpu.speed.record import PredictedSpeed
 from whichgpu.speed_accuracy import SpeedAccuracy
 
+DOLLARS = rate("USD")
 SHOWN = 12
 _USUAL = 76  # below this, what limits a card and how sure a run's time is are left to --json
 LIMITS = {"compute": "arithmetic", "memory": "memory", "host": "the host"}
@@ -92,7 +94,7 @@ def print_speeds(title: str, rows: Iterable[Row], baseline: str | None, console:
     table = dense_table()
     table.add_column("\nCard", overflow="fold")
     limits = console.width >= _USUAL
-    for column in ("\nBatch>", "Samples\na second>", "80 %\nbetween>", "\nStep>", *(["Limited\nby"] * limits)):
+    for column in ("\nBatch>", "Samples\na second>", "80 %\nbetween>", "\nStep>", *(["\nLimit"] * limits)):
         add_column(table, column)
     compared = any(row.ratio is not None for row in shown)
     if compared:
@@ -123,7 +125,12 @@ def _better(rows: Iterable[Row]) -> str:
     return f" Faster at a smaller batch: {listed(found)}." if found else ""
 
 
-def print_runs(title: str, runs: Iterable[tuple[str, Run | None, Price | None]], console: Console) -> None:
+def print_runs(
+    title: str,
+    runs: Iterable[tuple[str, Run | None, Price | None]],
+    console: Console,
+    money: Rate = DOLLARS,
+) -> None:
     """What a run takes, the cheapest rent first, or the quickest where no rent is known."""
     known = [(gpu, run, rent) for gpu, run, rent in runs if run is not None]
     known.sort(key=lambda row: (row[1].rent_usd is None, row[1].rent_usd or 0.0, row[1].seconds))
@@ -135,13 +142,13 @@ def print_runs(title: str, runs: Iterable[tuple[str, Run | None, Price | None]],
     spread = console.width >= _USUAL
     for column in ("\nBatch>", "\nTime>", *(["80 %\nbetween>"] * spread), "Energy\nkWh>"):
         add_column(table, column)
-    for column in ("Rent\nUSD>", "USD/h>", "") if rented else ():
+    for column in (f"Rent\n{money.code}>", f"{money.code}/h>", "") if rented else ():
         add_column(table, column)
     for gpu, run, rent in known[:SHOWN]:
         ends = f"{text.format_long(run.seconds_low)} to {text.format_long(run.seconds_high)}"
         energy = text.UNKNOWN if run.energy_kwh is None else format_rate(run.energy_kwh)
         cells = [text.format_count(run.batch_size), text.format_long(run.seconds), *([ends] * spread), energy]
-        table.add_row(gpu, *cells, *(_rent(run, rent) if rented else ()))
+        table.add_row(gpu, *cells, *(_rent(run, rent, money) if rented else ()))
     narrow_if_needed(table, console)
     order = "the cheapest rent first" if rented else "the quickest first"
     print_section(f"{title}, {order}", "bold", table, console)
@@ -154,10 +161,11 @@ def print_runs(title: str, runs: Iterable[tuple[str, Run | None, Price | None]],
     )
 
 
-def _rent(run: Run, rent: Price | None) -> tuple[str, str, str]:
+def _rent(run: Run, rent: Price | None, money: Rate) -> tuple[str, str, str]:
     if run.rent_usd is None or rent is None:
         return text.UNKNOWN, "", ""
-    return text.format_amount(run.rent_usd), text.format_amount(rent.usd, rent.unit), text.format_month(rent.newest)
+    whole, hour = money.of_usd(run.rent_usd), money.of_usd(rent.usd)
+    return text.format_amount(whole), text.format_amount(hour, rent.unit), text.format_month(rent.newest)
 
 
 def _words(known: int, baseline: str | None) -> str:
