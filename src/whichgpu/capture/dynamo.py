@@ -1,12 +1,14 @@
 """Keeps `torch._dynamo` unloaded while tracing.
 
 PyTorch imports it (three seconds on a small machine) at the first `optimizer.step()`, only to switch itself off. The
-stand-in answers those two calls and turns into the real package as soon as anything else is asked of it.
+stand-in answers those two calls and turns into the real package as soon as anything else is asked of it. Its settings, which
+checkpointing without reentrance reads, are in a module that needs nothing of the package: that one alone is loaded for them.
 """
 
 from __future__ import annotations
 
 import importlib
+import importlib.machinery
 import importlib.util
 import sys
 from types import ModuleType
@@ -41,9 +43,29 @@ class _StandIn(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
+        if name == "config":
+            return _load_config(self)
         if importlib.util.find_spec(f"torch._dynamo.{name}") is not None:
             return importlib.import_module(f"torch._dynamo.{name}")
         return getattr(load(), name)
+
+
+_CONFIG = "torch._dynamo.config"
+
+
+def _load_config(package: _StandIn) -> Any:
+    """The package's settings, which stay those of the real package if it is loaded later."""
+    spec = package.__spec__
+    assert spec is not None
+    folders = spec.submodule_search_locations
+    found = importlib.machinery.PathFinder.find_spec(_CONFIG, folders)
+    assert found is not None
+    assert found.loader is not None
+    config = importlib.util.module_from_spec(found)
+    sys.modules[_CONFIG] = config  # where the module looks for itself
+    found.loader.exec_module(config)
+    package.__dict__["config"] = config
+    return config
 
 
 def stand_in() -> None:
@@ -58,6 +80,7 @@ def step_aside() -> None:
     """Take the stand-in away again, if it is still one, so that whoever wants the real package gets it."""
     if isinstance(sys.modules.get("torch._dynamo"), _StandIn):
         del sys.modules["torch._dynamo"]
+        sys.modules.pop(_CONFIG, None)
         torch.__dict__.pop("_dynamo", None)
 
 
