@@ -40,7 +40,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 GIB = 2**30
 PACKAGES = ("torch", "torchvision", "timm", "transformers", "peft", "diffusers", "scipy", "triton", "numpy",
-            "nvidia-cudnn-cu13")  # fmt: skip
+            "opt_einsum", "nvidia-cudnn-cu13")  # fmt: skip
 ALONE_BY_DEFAULT = [
     "convnet_fp32",
     "bert128_fp32",
