@@ -11,6 +11,7 @@ rule or a workload changes; a test says when the page does not follow from the f
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -58,7 +59,16 @@ def predict(name: str, batch_size: int) -> dict[str, Any]:
             "kind": info.kind,
             "torch": info.torch_version,
             "affine": info.affine,
+            "opt_einsum": _opt_einsum(),
         }
+
+
+def _opt_einsum() -> str | None:
+    """The release by which PyTorch orders the products of an einsum here; None where it takes them as they are written."""
+    try:
+        return importlib.metadata.version("opt_einsum")
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def predict_all(only: Sequence[str]) -> None:

@@ -40,7 +40,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 GIB = 2**30
 PACKAGES = ("torch", "torchvision", "timm", "transformers", "peft", "diffusers", "scipy", "triton", "numpy",
-            "nvidia-cudnn-cu13")  # fmt: skip
+            "opt_einsum", "nvidia-cudnn-cu13")  # fmt: skip
 ALONE_BY_DEFAULT = [
     "convnet_fp32",
     "bert128_fp32",
@@ -64,7 +64,7 @@ MEMORY_WORDS = ("out of memory", "ALLOC_FAILED", "unable to find an engine")
 class Job:
     """One attempt: what a child is told."""
 
-    kind: str  # measure, ops, attempt or probe; zoo: a workload of the zoo (tools/measure_zoo.py)
+    kind: str  # measure, ops, attempt or probe; zoo: tools/measure_zoo.py; record, chosen: tools/record_steps.py
     name: str = ""
     batch_size: int = 0
     device: str = "cuda"
@@ -125,6 +125,15 @@ def _work(job: Job) -> dict[str, Any]:
         from measure_zoo import measure
 
         return {"row": measure(job.name, job.batch_size, job.device), "blob": None}
+    if job.kind == "record":
+        from record_steps import record
+
+        row, blob = record(job.name, job.batch_size, job.device, job.tiny)
+        return {"row": row, "blob": blob}
+    if job.kind == "chosen":
+        from record_steps import chosen
+
+        return {"row": chosen(job.name, job.limit_bytes or 0, job.device), "blob": None}
     import torch
 
     import truth
@@ -512,7 +521,12 @@ class Session:
         if blob is not None:
             row["stored"] = self.output.packed("ops.jsonl.xz" if job.kind == "ops" else "events.jsonl.xz", blob)
         usual = "alone.jsonl" if job.alone else "truth.jsonl"
-        file = {"attempt": "attempts.jsonl", "zoo": "zoo.jsonl"}.get(job.kind, usual)
+        file = {
+            "attempt": "attempts.jsonl",
+            "zoo": "zoo.jsonl",
+            "record": "records.jsonl",
+            "chosen": "records.jsonl",
+        }.get(job.kind, usual)
         self.output.row(file, row)
         self._say(row, answer)
         if child.search is not None:

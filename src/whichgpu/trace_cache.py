@@ -40,7 +40,9 @@ def cache_directory() -> Path:
 
 def make_key(*asked: str | int) -> str:
     """The name of a trace asked for in this way, by this whichgpu, torch and Python."""
-    maker = (RULES_VERSION, _code_hash(), _installed_version("torch"), platform.python_version())
+    # where opt_einsum is installed, PyTorch multiplies in the order that it names
+    libraries = [_installed_version(name) for name in ("torch", "opt_einsum")]
+    maker = (RULES_VERSION, _code_hash(), libraries, platform.python_version())
     return hashlib.sha256(msgspec.json.encode((asked, maker))).hexdigest()
 
 

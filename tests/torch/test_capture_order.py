@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from conftest import Tracing
+from whichgpu.capture import rms_norm
 from whichgpu.trace import EventKind, Trace
 
 Step = Callable[[int], Any]
@@ -293,3 +294,68 @@ def test_a_convolutions_gradients_lie_as_it_runs(tracing: Tracing) -> None:
 
     assert backward.inputs[0].stride != ()
     assert [(), ()] == [gradient.stride for gradient in backward.outputs[:2]]
+
+
+@pytest.mark.parametrize("kind", ["fake", "real-cpu"])
+def test_rms_norm_keeps_its_input_and_a_number_for_each_row(kind: str, tracing: Tracing) -> None:
+    """One kernel forward and one backward, not the powers, means and products that the CPU takes it apart into."""
+
+    def setup(device: torch.device) -> Step:
+        norm = nn.RMSNorm(64).to(device)
+
+        def step(batch_size: int) -> None:
+            norm(torch.ones(batch_size, 16, 64, device=device, requires_grad=True) * 2).sum().backward()
+            norm.zero_grad()
+
+        return step
+
+    trace = tracing.trace(setup, 4, kind=kind)
+    forward, backward = born(trace, "forward"), born(trace, "backward")
+
+    rows = 4 * 16
+    assert [("_fused_rms_norm", rows * 64 * 4), ("_fused_rms_norm", rows * 4)] == [
+        one for one in forward if "rms" in one[0]
+    ]
+    assert [("_fused_rms_norm_backward", rows * 64 * 4), ("_fused_rms_norm_backward", 64 * 4)] == [
+        one for one in backward if "rms" in one[0]
+    ]
+    assert not {"pow", "mean", "rsqrt"} & {name for name, _ in forward}
+
+
+def test_rms_norm_of_two_types_is_taken_apart(tracing: Tracing) -> None:
+    """Half-precision input with a float32 weight: CUDA has no kernel for that, and warns that it has not."""
+
+    def setup(device: torch.device) -> Step:
+        norm = nn.RMSNorm(64).to(device)
+
+        def step(batch_size: int) -> None:
+            norm(torch.ones(batch_size, 64, device=device, dtype=torch.bfloat16)).sum().backward()
+            norm.zero_grad()
+
+        return step
+
+    names = {name for name, _ in born(tracing.trace(setup, 4), "forward")}
+
+    assert "rsqrt" in names
+    assert "_fused_rms_norm" not in names
+
+
+@pytest.mark.parametrize("weighted", [True, False])
+def test_the_kernels_of_rms_norm_agree_with_autograd(weighted: bool) -> None:
+    """Where a step runs with real numbers, its gradients are those of the parts that PyTorch has for the CPU."""
+    torch.manual_seed(0)
+    rows = torch.randn(3, 5, 8, dtype=torch.float64, requires_grad=True)
+    weight = torch.rand(8, dtype=torch.float64, requires_grad=True) if weighted else None
+    gradient = torch.randn(3, 5, 8, dtype=torch.float64)
+    expected = F.rms_norm(rows, (8,), weight, 1e-6)
+    expected.backward(gradient)
+
+    with torch.no_grad():
+        found, inverse = rms_norm.in_parts(rows, (8,), weight, 1e-6)
+        to_rows, to_weight = rms_norm.kernel_backward(gradient, rows, (8,), inverse, weight, (True, weighted))
+
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(to_rows, rows.grad)
+    assert (to_weight is None) == (weight is None)
+    if weight is not None:
+        torch.testing.assert_close(to_weight, weight.grad)

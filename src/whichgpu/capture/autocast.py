@@ -2,7 +2,7 @@
 
 The operator lists are those of PyTorch's aten/src/ATen/autocast_mode.h (AT_FORALL_LOWER_PRECISION_FP, AT_FORALL_FP32,
 AT_FORALL_FP32_SET_OPT_DTYPE, AT_FORALL_DIFFERENT_REDISPATCH_SIGNATURE, AT_FORALL_PROMOTE), read at torch 2.11. They are
-registered over the AutocastCPU kernels; what the CPU casts and CUDA does not is passed through unchanged.
+registered over the AutocastCPU kernels, and those that joined the lists later where this PyTorch has them; what the CPU casts and CUDA does not is passed through unchanged.
 Casts of weights are kept until the outermost autocast region ends, as `cached_cast` does.
 """
 
@@ -31,6 +31,7 @@ FLOAT32 = (
     "_upsample_nearest_exact3d upsample_linear1d upsample_bilinear2d _upsample_bilinear2d_aa upsample_trilinear3d "
     "upsample_bicubic2d _upsample_bicubic2d_aa"
 ).split()
+FLOAT32_LATER = ["rms_norm"]  # after torch 2.11
 FLOAT32_BY_DTYPE = (
     "prod prod.dim_int softmax.int log_softmax.int cumprod cumsum linalg_vector_norm linalg_matrix_norm "
     "linalg_matrix_norm.str_ord sum sum.dim_IntList"
@@ -56,14 +57,14 @@ class Casts:
         self.cache: dict[int, tuple[weakref.ref[Any], torch.Tensor]] = {}
         for names, make in (
             (LOWER_PRECISION, self._lower),
-            (FLOAT32, self._float32),
+            (FLOAT32 + _later(), self._float32),
             (FLOAT32_BY_DTYPE, self._float32_by_dtype),
             (FLOAT32_APPEND, self._append),
             (PROMOTE, self._promote),
         ):
             for name in names:
                 self._register(name, make)
-        done = {*LOWER_PRECISION, *FLOAT32, *FLOAT32_BY_DTYPE, *FLOAT32_APPEND, *PROMOTE}
+        done = {*LOWER_PRECISION, *FLOAT32, *_later(), *FLOAT32_BY_DTYPE, *FLOAT32_APPEND, *PROMOTE}
         for name in cast_on_cpu:
             if name not in done:
                 # not a call: what it consists of must still meet its own rules
@@ -183,6 +184,12 @@ class Casts:
                 return func(*self._cast_all(args, dtype), **{k: self.cast(v, dtype) for k, v in kwargs.items()})
 
         return call
+
+
+def _later() -> list[str]:
+    """Those of FLOAT32_LATER that this PyTorch casts on CUDA."""
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    return [name for name in FLOAT32_LATER if has_kernel(f"aten::{name}", torch._C.DispatchKey.AutocastCUDA)]
 
 
 def _eligible(value: Any) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch._prims_common import suggest_memory_format
 
-from whichgpu.capture import attention, filled, recurrent
+from whichgpu.capture import attention, filled, recurrent, rms_norm
 from whichgpu.capture.autocast import Casts
 from whichgpu.capture.recorder import Recorder
 from whichgpu.capture.recurrent import Recurrent
@@ -44,6 +44,7 @@ class Overrides:
             "softmax.int": _softmax(aten._softmax.default),
             "log_softmax.int": _softmax(aten._log_softmax.default),
             "one_hot": filled.one_hot,
+            "rms_norm": rms_norm.rms_norm,
             "pad_sequence": filled.pad_sequence,
             "_pad_packed_sequence": filled.pad_packed_sequence,
         }
@@ -52,6 +53,11 @@ class Overrides:
             warnings.filterwarnings("ignore", "(?s).*Overriding a previously registered kernel")  # before torch 2.14
             for name, function in composite.items():
                 self.library.impl(name, function, "CompositeImplicitAutograd", allow_override=True)
+            if (
+                rms_norm.FUSED
+            ):  # a kernel for the CPU, so that autograd takes CUDA's backward instead of that of its parts
+                self.library.impl("_fused_rms_norm", rms_norm.in_parts, "CPU")
+                self.library.impl("_fused_rms_norm_backward", rms_norm.kernel_backward, "CPU")
             self.casts = Casts()
         self.recorder.hollow_implementations.update(_HOLLOW)
         self.recorder.value_implementations.update(_BY_VALUE)
@@ -247,6 +253,7 @@ _HOLLOW = {
     "_thnn_fused_gru_cell": recurrent.gru_cell_kernel,
     "_thnn_fused_gru_cell_backward": recurrent.gru_cell_kernel_backward,
     "_cudnn_rnn": recurrent.rnn,
+    "_fused_rms_norm": rms_norm.shapes,
     "_cudnn_rnn_backward": recurrent.rnn_backward,
     "convolution": _convolution,
     "convolution_backward": _convolution_backward,
