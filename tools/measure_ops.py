@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from speed import grid, more_grid
+from speed import convolution_grid, grid, more_grid
 from speed.grid import Maker, Point
 
 CACHE_BYTES = 200e6  # more than any card's cache, with room
@@ -31,6 +31,7 @@ LARGEST_COPIES = 48
 REPLAY_S = 3e-3  # of work in one graph, so that the launch of the graph does not count
 REPLAYS = 4
 HOST_CALLS = 40
+GRIDS = {"first": grid, "second": more_grid, "convolutions": convolution_grid}
 
 
 def tensors_in(values: Any) -> list[torch.Tensor]:
@@ -195,13 +196,13 @@ def main() -> None:
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"), help="cpu: a rehearsal")
     parser.add_argument("--only", nargs="*", help="groups of operators")
     parser.add_argument("--most", type=int, help="at most so many points")
-    parser.add_argument("--grid", default="first", choices=("first", "second"), help="which grid (default first)")
+    parser.add_argument("--grid", default="first", choices=GRIDS, help="which grid (default first)")
     arguments = parser.parse_args()
     begun = time.monotonic()
     arguments.out.mkdir(parents=True, exist_ok=True)
     maker = Maker(arguments.device, 1 if arguments.device != "cpu" else 64)
     timer = Timer(arguments.device)
-    points = grid.points(maker) if arguments.grid == "first" else more_grid.points(maker)
+    points = GRIDS[arguments.grid].points(maker)
     chosen = [p for p in points if not arguments.only or p.group in arguments.only][: arguments.most]
     failed = done = 0
     torch.manual_seed(0)

@@ -8,7 +8,10 @@ the seconds the GPU was busy, and seconds by operator and shapes in DIR/profiles
 own; models are built side by side on the CPU, and one at a time has the GPU. Steps run until they are warm: the first ones
 allocate, and a GradScaler leaves out optimizer steps until its scale fits. What fails says why and the rest goes on.
 With
-`--jobs 1 --no-profile` nothing else runs on the host while a step is timed, which steps that the host limits need.
+`--jobs 1 --no-profile` nothing else runs on the host while a step is timed, which steps that the host limits need. `--still`
+has the same from many processes, and quicker: all others are stopped while one times its steps. It also times how fast the
+host launches a small step of always the same kind, before and after each batch size (`launches_us`): hosts differ, and so does
+one host from one minute to the next.
 `--device cpu --tiny` is a rehearsal. Needs a POSIX system, PyTorch and the model libraries.
 """
 
@@ -45,8 +48,16 @@ from measure_zoo import ATTEMPTS, BUILT_ON_THE_GPU
 WARM_STEPS, WARM_S = 4, 0.5
 SCALED_STEPS = 12  # a scale of 65536 is halved with each step that is left out
 TIMED_STEPS, TIMED_S = 12, 0.7
+STILL_WARM_S, STILL_STEPS, STILL_S = 0.35, (8, 24), 0.9  # the same with --still: fewest and most steps
+PROBE_S = 0.15
 CHILD_S = 120  # of one workload, its wait for the GPU not counted
 KERNELS_KEPT = 60
+# of the truth set, timed by tools/measure_truth.py so far, which waits after each step
+UNPROFILED = ("unet3d_sgd_fp32", "mobilenet_v2_benchmark_channels_last_fp16", "lstm_language_model_fp32", "stylegan")
+KNOWN = Path(__file__).parent / "speed" / "data" / "h200_steps.jsonl"
+BUSY, ROOM_GIB = 0.95, 45
+SLOW_TO_BUILD = ("dlrm", "whisper-large-v3")
+LATE = ("stylegan", "unsup-mt", "mamba2-370m")  # of long steps
 # a small batch, where the host is the limit, besides those of ATTEMPTS
 SMALL = {"dlrm": 256, "graphsage": 128, "transformer-big": 8, "conv-seq2seq": 8, "unsup-mt": 4, "bert-base": 4}
 EXTRA = {"resnet50": (4, 32, 128, 256), "vit-base": (4, 32, 128), "gpt2": (1, 4, 16)}
@@ -103,6 +114,27 @@ def workloads(only: list[str] | None) -> list[Workload]:
     return [w for w in found if not only or w.name in only]
 
 
+def hosts_first(plan: list[Workload]) -> list[Workload]:
+    """Those that the host may limit, by what is known of them, the most so first, then those of which nothing is known; without
+    sizes that the GPU decides about or that leave no room for others.
+    """
+    known = (json.loads(line) for line in KNOWN.read_text().splitlines())
+    busy = {
+        (row["name"], row["batch_size"]): row.get("busy_s", 0.0) / row["step_s"] for row in known if "step_s" in row
+    }
+    large = {(attempt.name, attempt.batch_size) for attempt in ATTEMPTS if attempt.gib > ROOM_GIB}
+    found = []
+    for workload in plan:
+        shares = {size: busy.get((workload.name, size), 0.0) for size in workload.batch_sizes}
+        sizes = [size for size, share in shares.items() if share < BUSY and (workload.name, size) not in large]
+        if sizes and not workload.name.startswith(BUILT_ON_THE_GPU):
+            least = min((share for share in shares.values() if share), default=0.0)
+            rank = (workload.name in LATE, workload.name not in (*SLOW_TO_BUILD, *UNPROFILED), not least, least)
+            sizes = sizes[:1] if workload.name in LATE else sizes
+            found.append((rank, dataclasses.replace(workload, batch_sizes=sizes)))
+    return [workload for _, workload in sorted(found, key=lambda pair: pair[0])]
+
+
 @contextmanager
 def turn(path: Path, device: str) -> Iterator[None]:
     """The GPU for this process alone."""
@@ -142,21 +174,59 @@ def prepare(workload: Workload, device: str, tiny: bool) -> Callable[[], Callabl
     return lambda: ready(torch.device(device))
 
 
-def timed(step: Callable[[int], Any], batch: int, workload: Workload, device: str) -> dict[str, Any]:
+@contextmanager
+def still(scratch: Path, wanted: bool) -> Iterator[None]:
+    """All other processes of this program stopped, by the one that started them."""
+    if not wanted:
+        yield
+        return
+    asked, stopped = scratch / "still", scratch / "stopped"
+    written = scratch / f"still.{os.getpid()}"
+    written.write_text(str(os.getpid()))
+    written.rename(asked)
+    begun = time.perf_counter()
+    while not stopped.exists() and time.perf_counter() - begun < 5:
+        time.sleep(0.002)
+    try:
+        yield
+    finally:
+        asked.unlink(missing_ok=True)
+        while stopped.exists() and time.perf_counter() - begun < 600:
+            time.sleep(0.002)
+
+
+def launch_speed(device: str) -> dict[str, float]:
+    """Microseconds of each phase of the small step of the host's probe, on this device by the clock on the wall."""
+    from whichgpu.bench_worker.host_probe import launch_seconds
+
+    seconds = launch_seconds(torch, device, PROBE_S, time.perf_counter, PROBE_S / 3)
+    if device != "cpu":
+        torch.cuda.synchronize()
+    return {phase: round(1e6 * taken, 1) for phase, taken in seconds.items()}
+
+
+def timed(
+    step: Callable[[int], Any], batch: int, workload: Workload, device: str, quickly: bool = False
+) -> dict[str, Any]:
     """Step times at one batch size: medians over steps that are queued one after the other."""
     wait = torch.cuda.synchronize if device != "cpu" else lambda: None
-    begun, warm = time.perf_counter(), 0
-    least = SCALED_STEPS if workload.scaled else WARM_STEPS
-    while warm < least or (time.perf_counter() - begun < WARM_S and warm < 100):
+    retries = _retries(device)
+    begun, each_warm = time.perf_counter(), [0.0]
+    least = SCALED_STEPS if workload.scaled else 1 if quickly and workload.name in LATE else WARM_STEPS
+    warm_s = STILL_WARM_S if quickly else WARM_S
+    while len(each_warm) <= least or (time.perf_counter() - begun < warm_s and len(each_warm) < 100):
+        before = time.perf_counter()
         step(batch)
         wait()
-        warm += 1
+        each_warm.append(time.perf_counter() - before)
         if time.perf_counter() - begun > 8:
             break
-    each = (time.perf_counter() - begun) / warm
-    count = max(3, min(200, TIMED_STEPS, int(TIMED_S / each) + 1))
-    if each < 0.04:
-        count = 30
+    warm = len(each_warm) - 1
+    each = max(statistics.median(each_warm[1:]), 1e-6)  # the first steps allocate and load kernels
+    if quickly:
+        count = 3 if each > 1 else max(STILL_STEPS[0], min(STILL_STEPS[1], int(STILL_S / each) + 1))
+    else:
+        count = 30 if each < 0.04 else max(3, min(TIMED_STEPS, int(TIMED_S / each) + 1))
     wait()
     begun = time.perf_counter()
     if device == "cpu":
@@ -186,9 +256,12 @@ def timed(step: Callable[[int], Any], batch: int, workload: Workload, device: st
         "wall_s": wall,
         "steps": count,
         "warm": warm,
+        "retries": _retries(device) - retries,
     }
     if queued:
         row["queued_s"], row["least_queued_s"] = statistics.median(queued), min(queued)
+        row["peak_bytes"] = torch.cuda.max_memory_allocated()
+    if queued and each < 1:
         # from an idle GPU, so that no full queue holds the host up
         alone = []
         for _ in range(3):
@@ -199,8 +272,12 @@ def timed(step: Callable[[int], Any], batch: int, workload: Workload, device: st
             wait()
         row["host_s"] = min(alone)
         row["waits"] = waits(lambda: step(batch))
-        row["peak_bytes"] = torch.cuda.max_memory_allocated()
     return row
+
+
+def _retries(device: str) -> int:
+    """How often the allocator has had to give back what it kept, which waits for the GPU."""
+    return int(torch.cuda.memory_stats().get("num_alloc_retries", 0)) if device != "cpu" else 0
 
 
 def waits(step: Callable[[], Any]) -> int:
@@ -268,15 +345,32 @@ def child(workload: Workload, arguments: argparse.Namespace, answer: Path, lock:
         begun = time.perf_counter()
         ready = prepare(workload, arguments.device, arguments.tiny)
         built = time.perf_counter() - begun
-        with turn(lock, arguments.device):
-            signal.alarm(CHILD_S)
+        if arguments.still:  # what loads libraries and kernels disturbs none, since it is stopped while others time
             begun = time.perf_counter()
             step = ready()
-            seconds = {"built_s": round(built, 1), "setup_s": round(time.perf_counter() - begun, 1)}
-            for batch in sizes:
-                row = {**head, "batch_size": batch, **timed(step, batch, workload, arguments.device), **seconds}
-                rows.append(row)
-                if arguments.no_profile:
+            setup = time.perf_counter() - begun
+            step(sizes[0])
+            if arguments.device != "cpu":
+                torch.cuda.synchronize()
+                torch.cuda.empty_cache()
+        with turn(lock, arguments.device):
+            signal.alarm(CHILD_S)
+            if not arguments.still:
+                begun = time.perf_counter()
+                step = ready()
+                setup = time.perf_counter() - begun
+            seconds = {"built_s": round(built, 1), "setup_s": round(setup, 1)}
+            with still(answer.parent, arguments.still):
+                speeds = [launch_speed(arguments.device)] if arguments.still else []
+                for batch in sizes:
+                    found = timed(step, batch, workload, arguments.device, arguments.still)
+                    rows.append({**head, "batch_size": batch, **found, **seconds})
+                    if arguments.still:
+                        speeds.append(launch_speed(arguments.device))
+                        rows[-1] |= {"quiet": True, "launches_us": speeds[-2:]}
+            for row in rows:
+                batch = row["batch_size"]
+                if arguments.no_profile or (arguments.still and workload.name not in UNPROFILED):
                     continue
                 try:
                     profiles.append((row, profile(step, batch, arguments.device)))
@@ -323,6 +417,25 @@ class Writer:
             print(f"{elapsed:.0f} s: {row['name']} {row.get('batch_size', '')}: {text}", flush=True)
 
 
+def stop_others(scratch: Path, pids: list[int]) -> None:
+    """Stops all children but one as long as that one asks for it."""
+    asked, stopped = scratch / "still", scratch / "stopped"
+    if not asked.exists():
+        return
+    others = [pid for pid in pids if str(pid) != asked.read_text()]
+    for pid in others:
+        os.kill(pid, signal.SIGSTOP)
+    time.sleep(0.2)  # what they have queued on the GPU ends
+    stopped.touch()
+    begun = time.monotonic()
+    while asked.exists() and time.monotonic() - begun < CHILD_S:
+        time.sleep(0.02)
+    asked.unlink(missing_ok=True)
+    for pid in others:
+        os.kill(pid, signal.SIGCONT)
+    stopped.unlink()
+
+
 def run(plan: list[Workload], arguments: argparse.Namespace, writer: Writer, begun: float) -> None:
     """Keeps `jobs` children going until the plan or the budget is done."""
     scratch = arguments.out / "scratch"
@@ -331,6 +444,7 @@ def run(plan: list[Workload], arguments: argparse.Namespace, writer: Writer, beg
     running: dict[int, tuple[Workload, Path]] = {}
     waiting = list(enumerate(plan))
     while waiting or running:
+        stop_others(scratch, list(running))
         elapsed = time.monotonic() - begun
         if elapsed > arguments.budget_s:
             waiting = []
@@ -366,6 +480,9 @@ def main() -> None:
     parser.add_argument("--grace-s", type=float, default=30, help="then end what still runs (default 30)")
     parser.add_argument("--jobs", type=int, default=6, help="processes at a time; one has the GPU (default 6)")
     parser.add_argument("--no-profile", action="store_true", help="time only")
+    parser.add_argument(
+        "--still", action="store_true", help="stop all other processes while one times; profile what has no profile yet"
+    )
     parser.add_argument("--only", nargs="*", help="names of workloads")
     parser.add_argument("--skip", nargs="*", default=[], help="names of workloads")
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"), help="cpu: a rehearsal")
@@ -374,6 +491,7 @@ def main() -> None:
     begun = time.monotonic()
     arguments.out.mkdir(parents=True, exist_ok=True)
     plan = [workload for workload in workloads(arguments.only) if workload.name not in arguments.skip]
+    plan = hosts_first(plan) if arguments.still else plan
     import truth
 
     for module in ("timm", "torchvision", "transformers", *(f"truth.{name}" for name in truth.modules())):
