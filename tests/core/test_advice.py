@@ -64,7 +64,17 @@ def test_json_keys_of_fit_are_frozen() -> None:
     report = FitReport(workload="w", batch_size=8, basis="predicted", trace=INFO, gpus=rows)
     found = json.loads(msgspec.json.encode(report))
 
-    assert ["workload", "batch_size", "basis", "trace", "gpus", "notes", "baseline", "samples"] == list(found)
+    assert [
+        "workload",
+        "batch_size",
+        "basis",
+        "trace",
+        "gpus",
+        "notes",
+        "baseline",
+        "samples",
+        "batch_size_is_default",
+    ] == list(found)
     keys = ["kind", "affine", "seconds", "cached", "torch_version", "batch_sizes", "failed_batch_sizes"]
     keys += ["unit", "items_per_sample"]
     assert keys == list(found["trace"])
@@ -257,9 +267,8 @@ def test_json_keys_of_rank_are_frozen() -> None:
     report = RankReport(workloads=("w0",), basis="predicted", traces={"w0": INFO}, gpus=rows)
     found = json.loads(msgspec.json.encode(report))
 
-    assert ["workloads", "basis", "traces", "gpus", "notes", "baseline", "samples", "sort", "usual_batch_size"] == list(
-        found
-    )
+    keys = ["workloads", "basis", "traces", "gpus", "notes", "baseline", "samples", "sort", "usual_batch_size"]
+    assert [*keys, "untraced", "missing", "currency"] == list(found)
     assert [
         "gpu",
         "memory_bytes",

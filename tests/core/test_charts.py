@@ -414,7 +414,7 @@ def test_a_picture_is_named_and_json_is_the_record(
 ) -> None:
     """Both can be had at once."""
     assert 0 == run("batch", "resnet50", "--out", str(tmp_path / "a.svg"))
-    assert f"Drawn into {tmp_path / 'a.svg'}" in capsys.readouterr().out.replace("\n", "")
+    assert f"Drawn into {tmp_path / 'a.svg'}" in " ".join(capsys.readouterr().out.split())
     assert 0 == run("batch", "resnet50", "--out", str(tmp_path / "a.svg"), "--json")
     found = msgspec.json.decode(capsys.readouterr().out, type=records.BatchChart)
     assert records.batch_chart(report("resnet50")) == found
