@@ -11,7 +11,6 @@ rule or a workload changes; a test says when the page does not follow from the f
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import Any
 from whichgpu import accuracy, text, workload
 from whichgpu.intervals import MEASURED
 from whichgpu.predictor import Predictor
+from whichgpu.trace_cache import installed_version
 from whichgpu.zoo import ENTRIES, SETS
 
 ROOT = Path(__file__).parents[1]
@@ -59,16 +59,9 @@ def predict(name: str, batch_size: int) -> dict[str, Any]:
             "kind": info.kind,
             "torch": info.torch_version,
             "affine": info.affine,
-            "opt_einsum": _opt_einsum(),
+            # by which PyTorch orders the products of an einsum; without it they are taken as they are written
+            "opt_einsum": installed_version("opt_einsum"),
         }
-
-
-def _opt_einsum() -> str | None:
-    """The release by which PyTorch orders the products of an einsum here; None where it takes them as they are written."""
-    try:
-        return importlib.metadata.version("opt_einsum")
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def predict_all(only: Sequence[str]) -> None:

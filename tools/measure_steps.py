@@ -43,7 +43,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import torch
 
-from measure_zoo import ATTEMPTS, BUILT_ON_THE_GPU
+from measure_zoo import ATTEMPTS, BUILT_ON_THE_GPU, recipe_of
 
 WARM_STEPS, WARM_S = 4, 0.5
 SCALED_STEPS = 12  # a scale of 65536 is halved with each step that is left out
@@ -158,19 +158,10 @@ def prepare(workload: Workload, device: str, tiny: bool) -> Callable[[], Callabl
         (case,) = truth.find([workload.name])
         setup = case.setup(tiny=tiny)
         return lambda: setup(torch.device(device))
-    from whichgpu.workload import load, parse
 
-    setup = load(parse(workload.name)).setup
-    recipe = setup.__self__  # type: ignore[attr-defined]
-    if workload.name.startswith(BUILT_ON_THE_GPU):
-        make_model = recipe.make_model
-
-        def build() -> Any:
-            with torch.device(device):
-                return make_model()
-
-        return lambda: dataclasses.replace(recipe, make_model=build).setup(torch.device(device))
-    ready = recipe.prepare() if hasattr(recipe, "prepare") else setup
+    recipe = recipe_of(workload.name, device)
+    early = not workload.name.startswith(BUILT_ON_THE_GPU) and hasattr(recipe, "prepare")
+    ready = recipe.prepare() if early else recipe.setup
     return lambda: ready(torch.device(device))
 
 

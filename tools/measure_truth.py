@@ -558,10 +558,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="folder for the results")
     parser.add_argument("--only", nargs="*", help="names of cases")
-    parser.add_argument("--jobs", type=int, default=4, help="children at a time (default 4)")
-    parser.add_argument("--budget-s", type=float, default=560, help="start nothing after this many seconds")
-    parser.add_argument("--grace-s", type=float, default=20, help="then kill what still runs (default 20)")
-    parser.add_argument("--timeout-s", type=float, default=100, help="limit of one child (default 100)")
+    add_session_options(parser, jobs=4, budget_s=560, grace_s=20, timeout_s=100)
     parser.add_argument("--events", action="store_true", help="also the allocator's history")
     parser.add_argument("--ops", action="store_true", help="also bytes by operator, at the smaller batch")
     parser.add_argument("--alone", action="store_true", help="one at a time: step times and context size too")
@@ -572,11 +569,21 @@ def _parser() -> argparse.ArgumentParser:
         "--skip-done", help="truth.jsonl or max_batch.jsonl of an earlier run: what is done is left out"
     )
     parser.add_argument("--skip-compiled", action="store_true", help="leave the torch.compile cases out")
+    parser.add_argument("--tiny", action="store_true", help="the small sizes, batches 2 and 3")
+    return parser
+
+
+def add_session_options(
+    parser: argparse.ArgumentParser, *, jobs: int, budget_s: float, grace_s: float, timeout_s: float
+) -> None:
+    """What a Session and its children are told, with these defaults."""
+    parser.add_argument("--jobs", type=int, default=jobs, help=f"children at a time (default {jobs})")
+    parser.add_argument("--budget-s", type=float, default=budget_s, help="start nothing after this many seconds")
+    parser.add_argument("--grace-s", type=float, default=grace_s, help=f"then end what still runs (default {grace_s})")
+    parser.add_argument("--timeout-s", type=float, default=timeout_s, help=f"limit of one child (default {timeout_s})")
     parser.add_argument("--fresh", action="store_true", help="a new Python for each attempt instead of a fork")
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"), help="cpu: a rehearsal")
-    parser.add_argument("--tiny", action="store_true", help="the small sizes, batches 2 and 3")
     parser.add_argument("--verbose", action="store_true", help="print the log of a failed attempt")
-    return parser
 
 
 def _known_peaks(arguments: argparse.Namespace) -> dict[str, list[tuple[int, int]]]:
@@ -603,6 +610,14 @@ def probe_in_child(arguments: argparse.Namespace, folder: Path) -> tuple[dict[st
     raise SystemExit("no usable GPU: " + str(answer.get("detail")))
 
 
+def look_at_gpu(arguments: argparse.Namespace, folder: Path, name: str = "environment.json") -> tuple[str, bool]:
+    """Writes what is measured with beside the results; that text, and whether children can be forked."""
+    probe, fork = probe_in_child(arguments, folder)
+    environment = measured_with(probe, arguments, fork)
+    (arguments.out / name).write_text(json.dumps(environment, indent=1) + "\n")
+    return json.dumps(environment), fork
+
+
 def main() -> None:
     """Reads the arguments, measures, prints a summary."""
     if sys.argv[1:2] == ["--child"]:
@@ -619,11 +634,9 @@ def main() -> None:
         cases = [case for case in cases if not case.name.startswith("cuda_literal")]
     _import_all({case.name for case in cases})
     with tempfile.TemporaryDirectory() as temporary:
-        probe, fork = probe_in_child(arguments, Path(temporary))
         mode = "_max_batch" if arguments.max_batch else "_alone" if arguments.alone else ""
-        environment = measured_with(probe, arguments, fork)
-        (arguments.out / f"environment{mode}.json").write_text(json.dumps(environment, indent=1) + "\n")
-        print(json.dumps(environment), flush=True)
+        environment, fork = look_at_gpu(arguments, Path(temporary), f"environment{mode}.json")
+        print(environment, flush=True)
         sizes = {case.name: ((2, 3) if arguments.tiny else case.batch_sizes) for case in cases}
         session = Session(arguments, Children(arguments.jobs, Path(temporary), fork), Output(arguments.out), begun)
         session.run(_plan(cases, arguments), _known_peaks(arguments), sizes.__getitem__)

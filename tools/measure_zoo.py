@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import tempfile
 import time
 from pathlib import Path
@@ -96,22 +95,29 @@ ATTEMPTS = (
 BUILT_ON_THE_GPU = ("llama3", "llava", "olmoe", "olmo2", "sdxl")
 
 
-def measure(name: str, batch_size: int, device: str) -> dict[str, Any]:
-    """Peaks of one workload in this process."""
+def recipe_of(name: str, device: str) -> Any:
+    """The recipe of a zoo workload; models of several billion weights are built on the device, as the CPU takes minutes."""
     import torch
 
     from whichgpu.workload import load, parse
 
     recipe = load(parse(name)).setup.__self__  # type: ignore[attr-defined]
-    on_gpu = name.startswith(BUILT_ON_THE_GPU)
-    if on_gpu:
-        make_model = recipe.make_model
+    if not name.startswith(BUILT_ON_THE_GPU):
+        return recipe
+    make_model = recipe.make_model
 
-        def build() -> Any:
-            with torch.device(device):
-                return make_model()
+    def build() -> Any:
+        with torch.device(device):
+            return make_model()
 
-        recipe = dataclasses.replace(recipe, make_model=build)
+    return dataclasses.replace(recipe, make_model=build)
+
+
+def measure(name: str, batch_size: int, device: str) -> dict[str, Any]:
+    """Peaks of one workload in this process."""
+    import torch
+
+    recipe, on_gpu = recipe_of(name, device), name.startswith(BUILT_ON_THE_GPU)
     started = time.perf_counter()
     step = recipe.setup(torch.device(device))
     row: dict[str, Any] = {"built_on_gpu": on_gpu, "setup_s": round(time.perf_counter() - started, 1), "after": []}
@@ -144,13 +150,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--only", nargs="*", help="names of workloads")
     parser.add_argument("--attempt", nargs="*", metavar="NAME=BATCH", help="measure this instead")
-    parser.add_argument("--jobs", type=int, default=6)
-    parser.add_argument("--budget-s", type=float, default=480, help="start nothing after this many seconds")
-    parser.add_argument("--grace-s", type=float, default=60, help="then end what still runs (default 60)")
-    parser.add_argument("--timeout-s", type=float, default=240, help="limit of one attempt (default 240)")
-    parser.add_argument("--fresh", action="store_true", help="a new Python for each attempt instead of a fork")
-    parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"), help="cpu: a rehearsal")
-    parser.add_argument("--verbose", action="store_true", help="print the log of a failed attempt")
+    measure_truth.add_session_options(parser, jobs=6, budget_s=480, grace_s=60, timeout_s=240)
     return parser
 
 
@@ -160,9 +160,7 @@ def main() -> None:
     arguments = _parser().parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as temporary:
-        probe, fork = measure_truth.probe_in_child(arguments, Path(temporary))
-        environment = measure_truth.measured_with(probe, arguments, fork)
-        (arguments.out / "environment.json").write_text(json.dumps(environment, indent=1) + "\n")
+        _, fork = measure_truth.look_at_gpu(arguments, Path(temporary))
         children = Children(arguments.jobs, Path(temporary), fork)
         session = Session(arguments, children, Output(arguments.out), begun)
         session.run([(job, None) for job in _jobs(arguments)], {}, None)

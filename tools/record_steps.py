@@ -37,7 +37,6 @@ STEPS = (
     ("llava-7b-lora", 2, 30), ("olmoe-1b-7b", 1, 86), ("rt-detr", 4, 10), ("deeplabv3", 1, 8), ("yolo-v3", 4, 12),
     ("cuda_literal_resnet18_fp16", 96, 6), ("sdxl-unet", 1, 56),
 )  # fmt: skip
-BUILT_ON_THE_GPU = ("llama3", "llava", "olmoe", "olmo2", "sdxl")
 RUNS, PROFILED = 3, 2
 HISTORY = 800  # events of the allocator that are kept while convolutions run
 SHAPES = Path(__file__).parent / "workspace_grid"
@@ -59,7 +58,7 @@ def record(name: str, batch_size: int, device_name: str, tiny: bool) -> tuple[di
     if on_gpu:
         torch.cuda.init()
         torch.cuda.memory._record_memory_history(enabled="all", context=None, stacks="python", max_entries=10_000_000)
-    step = _setup(name, tiny)(device)
+    step = _setup(name, device_name, tiny)(device)
     boundaries, found, after = [], [], []
 
     def mark() -> None:
@@ -90,27 +89,14 @@ def record(name: str, batch_size: int, device_name: str, tiny: bool) -> tuple[di
     return row, measuring._packed({"name": name, "batch_size": batch_size, "ops": found, **history})
 
 
-def _setup(name: str, tiny: bool) -> Any:
+def _setup(name: str, device: str, tiny: bool) -> Any:
     import truth
 
     if any(case.name == name for case in truth.CASES):
         return truth.find([name])[0].setup(tiny=tiny)
-    import dataclasses
+    from measure_zoo import recipe_of
 
-    import torch
-
-    from whichgpu.workload import load, parse
-
-    recipe = load(parse(name)).setup.__self__  # type: ignore[attr-defined]
-    if name.startswith(BUILT_ON_THE_GPU) and torch.cuda.is_available():
-        make_model = recipe.make_model
-
-        def build() -> Any:
-            with torch.device("cuda"):
-                return make_model()
-
-        recipe = dataclasses.replace(recipe, make_model=build)
-    return recipe.setup
+    return recipe_of(name, device).setup
 
 
 def chosen(out: str, budget_s: float, device: str) -> dict[str, Any]:
@@ -235,14 +221,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--steps", nargs="*", metavar="NAME=BATCH", help="record these instead")
     parser.add_argument("--searched-s", type=float, default=45, help="seconds for convolutions alone (default 45)")
-    parser.add_argument("--jobs", type=int, default=6)
-    parser.add_argument("--budget-s", type=float, default=110, help="start no step after this many seconds")
-    parser.add_argument("--grace-s", type=float, default=35, help="then end what still runs (default 35)")
-    parser.add_argument("--timeout-s", type=float, default=100, help="limit of one step (default 100)")
-    parser.add_argument("--fresh", action="store_true", help="a new Python for each step instead of a fork")
-    parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"), help="cpu: a rehearsal")
+    measure_truth.add_session_options(parser, jobs=6, budget_s=110, grace_s=35, timeout_s=100)
     parser.add_argument("--tiny", action="store_true", help="steps of the truth set at their small sizes")
-    parser.add_argument("--verbose", action="store_true", help="print the log of a failed step")
     return parser
 
 
@@ -267,9 +247,7 @@ def main() -> None:
     ]
     alone = [job for job in jobs if "_benchmark_" in job.name]
     with tempfile.TemporaryDirectory() as temporary:
-        probe, fork = measure_truth.probe_in_child(arguments, Path(temporary))
-        environment = measure_truth.measured_with(probe, arguments, fork)
-        (arguments.out / "environment.json").write_text(json.dumps(environment, indent=1) + "\n")
+        _, fork = measure_truth.look_at_gpu(arguments, Path(temporary))
         output = Output(arguments.out)
         searches = Job("chosen", str(arguments.out / "chosen.jsonl.gz"), device=arguments.device,
                        timeout_s=arguments.searched_s + 30, limit_bytes=round(arguments.searched_s))  # fmt: skip

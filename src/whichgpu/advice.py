@@ -13,7 +13,7 @@ import msgspec
 from whichgpu import text
 from whichgpu.batch_sizes import MAX_BATCH_SIZE
 from whichgpu.catalogue import Gpu, Price
-from whichgpu.currency import Rate, rate
+from whichgpu.currency import DOLLARS, Rate
 from whichgpu.intervals import Estimate, Verdict
 from whichgpu.runs import Run
 from whichgpu.speed.record import PredictedSpeed
@@ -139,7 +139,7 @@ class RankReport(msgspec.Struct, frozen=True, kw_only=True):
     # workloads that were not traced, as none of the cards has what they compute in: their batches, 0, are not known
     untraced: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()  # workloads that were asked about and are not answered, as it was interrupted
-    currency: Rate = rate("USD")  # in which amounts are shown; those of the record itself are US dollars
+    currency: Rate = DOLLARS  # in which amounts are shown; those of the record itself are US dollars
 
 
 # ---- making the records -------------------------------------------------------------------------------

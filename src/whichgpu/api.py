@@ -272,10 +272,10 @@ def rank(
     """Which cards train these workloads, and what do they cost? Best first.
 
     `names` is a list; without `gpus` all cards are ranked; `sort` orders cards that train equally many workloads: by
-    "price" to buy, by "speed" or by "memory"; amounts are shown in `currency`, as in `advise`. Where a run is asked about, its rent is told too. `known=False` predicts also
-    where a measured or published speed is known. `partial=True`: who interrupts it gets what is known by then, and `missing`
-    names the rest. The other arguments are those of `fit`. Raises subclasses of
-    WhichGpuError.
+    "price" to buy, by "speed" or by "memory"; amounts are shown in `currency`, as in `advise`. Where a run is asked about,
+    its rent is told too. `known=False` predicts also where a measured or published speed is known. `partial=True`: who
+    interrupts it gets what is known by then, and `missing` names the rest. The other arguments are those of `fit`. Raises
+    subclasses of WhichGpuError.
     """
     arguments.check_names(names)
     arguments.check_gpus(gpus)
@@ -325,9 +325,10 @@ def advise(
     """Which cards to buy, to rent or to do without for these workloads?
 
     `wishes` holds what is wished for, with amounts in US dollars; `as_of` ("2020-02") asks with the cards and prices that were
-    known on that day; amounts are shown in `currency`, a code or one with a rate ("EUR=1.08"). Where few cards are named, it is also said what would make a
-    workload fit that does not; where only free machines are asked about, only their cards are ranked. `host_speed` is that of
-    the machine that the cards stand in, by default the reference's. The other arguments are those of `rank`. Raises subclasses of WhichGpuError.
+    known on that day; amounts are shown in `currency`, a code or one with a rate ("EUR=1.08"). Where few cards are named, it
+    is also said what would make a workload fit that does not; where only free machines are asked about, only their cards are
+    ranked. `host_speed` is that of the machine that the cards stand in, by default the reference's. The other arguments are
+    those of `rank`. Raises subclasses of WhichGpuError.
     """
     arguments.check_names(names)
     wishes = wishes or Wishes()
@@ -345,12 +346,15 @@ def advise(
     host, of_host = host_speeds.chosen(host_speed) if host_speed is not None else (host_speeds.REFERENCE_SPEED, "")
     extra = [*taken_for(cards, (*wishes.gpus, *wishes.own)), *filter(None, [of_host]), *([_PAST] if past else [])]
 
-    def advice_on(chosen: Sequence[catalogue.Gpu]) -> AdviceReport:
+    chosen = advising.chosen(cards, wishes)
+
+    def advice_from(providers: Sequence[str]) -> AdviceReport:
+        asked = advising.on_offer(chosen, machines, wishes, providers) or chosen
         found = ranking(
             refs,
             cards,
-            chosen,
-            next((card for card in chosen if card.name == BASELINE), None),
+            asked,
+            next((card for card in asked if card.name == BASELINE), None),
             judge=by_day(past),
             samples=wishes.samples,
             known=known,
@@ -363,12 +367,9 @@ def advise(
         left = [] if found.missing else _changes(refs, found, cards, wishes, cache, on_progress)
         return advising.advise(found, cards, wishes, currency=shown_in, machines=machines, changes=left)
 
-    chosen = advising.chosen(cards, wishes)
-    report = advice_on(advising.on_offer(chosen, machines, wishes, wishes.providers) or chosen)
+    report = advice_from(wishes.providers)
     if wishes.way == "free" and wishes.providers and report.empty is not None and not report.missing:
-        return advice_on(
-            advising.on_offer(chosen, machines, wishes) or chosen
-        )  # other machines may be what to relax for
+        return advice_from(())  # other machines may be what to relax for
     return report
 
 
@@ -402,7 +403,7 @@ def _changes(
     on_progress: Progress | None,
 ) -> list[str]:
     """What would make workloads fit on the cards that are named, where these are few."""
-    named = {cards.find(name).name: cards.find(name) for name in (*wishes.gpus, *wishes.own)}
+    named = {card.name: card for card in cards.find_all((*wishes.gpus, *wishes.own))}
     size = wishes.batch_size or 1
     failing = [
         (ref, named[row.gpu])

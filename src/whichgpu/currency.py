@@ -18,7 +18,7 @@ import msgspec
 
 from whichgpu.errors import InputError
 
-__all__ = ["Rate", "codes", "parse", "rate"]
+__all__ = ["DOLLARS", "Rate", "codes", "parse", "rate"]
 
 USD = "USD"
 
@@ -88,3 +88,6 @@ def codes() -> list[str]:
 def _known() -> _File:
     entry = files("whichgpu") / "data" / "currency.toml"
     return msgspec.convert(tomllib.loads(entry.read_text(encoding="utf-8")), _File)
+
+
+DOLLARS = rate(USD)

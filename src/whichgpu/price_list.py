@@ -8,8 +8,8 @@ from datetime import date
 import msgspec
 
 from whichgpu import catalogue
-from whichgpu.catalogue import Catalogue, Gpu, Price
-from whichgpu.catalogue.prices import price_of
+from whichgpu.catalogue import Price
+from whichgpu.catalogue.prices import price_to_buy
 from whichgpu.currency import Rate
 
 __all__ = ["PriceList", "PriceRow", "make"]
@@ -49,7 +49,7 @@ def make(names: Sequence[str], currency: Rate, as_of: str | None = None, *, used
         PriceRow(
             gpu=card.name,
             memory_bytes=card.memory_bytes,
-            buy=_used(cards, card, day) if used else cards.price(card, "buy", as_of=day),
+            buy=price_to_buy(card, cards.offers_of(card), "used", day) if used else cards.price(card, "buy", as_of=day),
             rent=None if used else cards.price(card, "rent", as_of=day),
             spot=None if used else cards.price(card, "spot", as_of=day),
         )
@@ -59,9 +59,3 @@ def make(names: Sequence[str], currency: Rate, as_of: str | None = None, *, used
     far = float("inf")
     priced.sort(key=lambda row: (row.buy.usd if row.buy else far, row.rent.usd if row.rent else far, row.gpu))
     return PriceList(as_of=day.isoformat(), currency=currency, gpus=tuple(priced))
-
-
-def _used(cards: Catalogue, card: Gpu, day: date) -> Price | None:
-    """What a used card costs; the price of its launch is none."""
-    price = price_of(card, [offer for offer in cards.offers_of(card) if offer.kind == "buy-used"], "buy", day)
-    return None if price is not None and price.condition == "launch" else price

@@ -151,9 +151,8 @@ def _zoo_name(name: str) -> str:
 def _predicted(workloads: Sequence[str], gpus: Sequence[str], cache: bool, on_progress: Progress | None) -> Figures:
     if not workloads:
         raise InputError("name the workloads to predict, as in: whichgpu tables max-batch resnet50 --source predicted")
-    names = [
-        card.name for card in catalogue.load().find_all(gpus)
-    ]  # a wrong name is told before the work, not after it
+    # a wrong name is told before the work, not after it
+    names = [card.name for card in catalogue.load().find_all(gpus)]
     return tables.from_rank(
         api.rank(workloads, gpus=names or None, known=False, cache=cache, on_progress=on_progress), names or None
     )

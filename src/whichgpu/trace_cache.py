@@ -41,7 +41,7 @@ def cache_directory() -> Path:
 def make_key(*asked: str | int) -> str:
     """The name of a trace asked for in this way, by this whichgpu, torch and Python."""
     # where opt_einsum is installed, PyTorch multiplies in the order that it names
-    libraries = [_installed_version(name) for name in ("torch", "opt_einsum")]
+    libraries = [installed_version(name) for name in ("torch", "opt_einsum")]
     maker = (RULES_VERSION, _code_hash(), libraries, platform.python_version())
     return hashlib.sha256(msgspec.json.encode((asked, maker))).hexdigest()
 
@@ -74,7 +74,7 @@ class Origin(msgspec.Struct, frozen=True):
         """Whether every source file and distribution is still the same; `versions` keeps what was looked up."""
         known = {} if versions is None else versions
         for name in self.distributions.keys() - known.keys():
-            known[name] = _installed_version(name)
+            known[name] = installed_version(name)
         return all(known[name] == version for name, version in self.distributions.items()) and all(
             _file_hash(path) == digest for path, digest in self.sources.items()
         )
@@ -234,7 +234,8 @@ def _saved(path: str) -> float:
         return float("inf")
 
 
-def _installed_version(distribution: str) -> str | None:
+def installed_version(distribution: str) -> str | None:
+    """The release of a distribution; None where it is not installed."""
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:

@@ -36,9 +36,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     flops_per_sample: int
     settings: dict[str, str]  # its own, as options
     counted: str  # with which torch, and when
-    trace_seconds: float | None = (
-        None  # what tracing it for every card took, the first time, on a machine with two cores
-    )
+    # what tracing it for every card took, the first time, on a machine with two cores
+    trace_seconds: float | None = None
 
 
 class ZooEntry(msgspec.Struct, frozen=True, kw_only=True):

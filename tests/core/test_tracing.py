@@ -197,7 +197,7 @@ def test_what_decides_a_trace_decides_the_cache(scene: Scene, change: Callable[[
     [
         ("RULES_VERSION", -1),
         ("_code_hash", lambda: "another tracer"),
-        ("_installed_version", {"msgspec": "0"}.get),
+        ("installed_version", {"msgspec": "0"}.get),
     ],
 )
 def test_another_whichgpu_or_library_traces_again(

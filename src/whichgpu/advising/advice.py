@@ -17,10 +17,8 @@ from whichgpu.advising.reasons import Reasons
 from whichgpu.advising.records import AdviceReport, CardAdvice, Empty, Pick
 from whichgpu.advising.wishes import Wishes
 from whichgpu.catalogue import Catalogue, Gpu
-from whichgpu.currency import Rate, rate
+from whichgpu.currency import DOLLARS, Rate
 from whichgpu.free_machines import FreeMachine
-
-DOLLARS = rate("USD")
 
 
 def advise(
@@ -102,7 +100,7 @@ def chosen(cards: Catalogue, wishes: Wishes) -> list[Gpu]:
 
 
 def on_offer(
-    chosen: Sequence[Gpu], machines: Iterable[FreeMachine], wishes: Wishes, providers: Sequence[str] = ()
+    chosen: Sequence[Gpu], machines: Iterable[FreeMachine], wishes: Wishes, providers: Sequence[str]
 ) -> list[Gpu]:
     """The cards of the free machines, of these providers if any, where nothing else is asked about; else none."""
     if wishes.way != "free" or wishes.own:

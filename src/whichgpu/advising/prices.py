@@ -11,7 +11,7 @@ from rapidfuzz import fuzz, process
 from whichgpu.advising.records import Rent
 from whichgpu.advising.wishes import Wishes
 from whichgpu.catalogue import Catalogue, Gpu, Kind, Offer, Price
-from whichgpu.catalogue.prices import counted, of_instance, price_of, smallest
+from whichgpu.catalogue.prices import counted, in_condition, of_instance, price_of, price_to_buy, smallest
 from whichgpu.errors import InputError
 
 
@@ -28,9 +28,7 @@ class Prices:
 
     def buy(self, card: Gpu) -> Price | None:
         """What a card costs to buy, in the condition that is wished for; the price of its launch is no used one."""
-        price = price_of(card, self._to_buy(card), "buy", self.day)
-        used = self._wishes.condition == "used"
-        return None if price is not None and price.condition == "launch" and used else price
+        return price_to_buy(card, self._cards.offers_of(card), self._wishes.condition, self.day)
 
     def rent(self, card: Gpu) -> Rent | None:
         """What an hour costs of the smallest instance with the card; larger ones at the same providers do not count.
@@ -53,13 +51,10 @@ class Prices:
     def behind(self, card: Gpu, price: Price) -> list[Offer]:
         """The offers that a price of `buy` or `rent` is the median of, the newest first."""
         to_buy = price.unit == "once"
-        offers = self._to_buy(card) if to_buy else self._to_rent(card)
+        offered = self._cards.offers_of(card)
+        offers = in_condition(offered, self._wishes.condition) if to_buy else self._to_rent(card)
         _, found = counted(card, offers, "buy" if to_buy else self._kind, self.day)
         return sorted(found, key=lambda o: o.date, reverse=True)
-
-    def _to_buy(self, card: Gpu) -> list[Offer]:
-        wanted = f"buy-{self._wishes.condition}" if self._wishes.condition else None
-        return [o for o in self._cards.offers_of(card) if not o.rental and wanted in (None, o.kind)]
 
     def _to_rent(self, card: Gpu) -> list[Offer]:
         offered = "cloud-spot" if self._kind == "spot" else "cloud-on-demand"

@@ -2,7 +2,8 @@
 
 The operator lists are those of PyTorch's aten/src/ATen/autocast_mode.h (AT_FORALL_LOWER_PRECISION_FP, AT_FORALL_FP32,
 AT_FORALL_FP32_SET_OPT_DTYPE, AT_FORALL_DIFFERENT_REDISPATCH_SIGNATURE, AT_FORALL_PROMOTE), read at torch 2.11. They are
-registered over the AutocastCPU kernels, and those that joined the lists later where this PyTorch has them; what the CPU casts and CUDA does not is passed through unchanged.
+registered over the AutocastCPU kernels, and those that joined the lists later where this PyTorch has them; what the CPU casts
+and CUDA does not is passed through unchanged.
 Casts of weights are kept until the outermost autocast region ends, as `cached_cast` does.
 """
 
@@ -55,16 +56,17 @@ class Casts:
         ]
         self.library = torch.library.Library("aten", "IMPL")
         self.cache: dict[int, tuple[weakref.ref[Any], torch.Tensor]] = {}
+        float32 = [*FLOAT32, *_later()]
         for names, make in (
             (LOWER_PRECISION, self._lower),
-            (FLOAT32 + _later(), self._float32),
+            (float32, self._float32),
             (FLOAT32_BY_DTYPE, self._float32_by_dtype),
             (FLOAT32_APPEND, self._append),
             (PROMOTE, self._promote),
         ):
             for name in names:
                 self._register(name, make)
-        done = {*LOWER_PRECISION, *FLOAT32, *_later(), *FLOAT32_BY_DTYPE, *FLOAT32_APPEND, *PROMOTE}
+        done = {*LOWER_PRECISION, *float32, *FLOAT32_BY_DTYPE, *FLOAT32_APPEND, *PROMOTE}
         for name in cast_on_cpu:
             if name not in done:
                 # not a call: what it consists of must still meet its own rules

@@ -53,11 +53,9 @@ class Overrides:
             warnings.filterwarnings("ignore", "(?s).*Overriding a previously registered kernel")  # before torch 2.14
             for name, function in composite.items():
                 self.library.impl(name, function, "CompositeImplicitAutograd", allow_override=True)
-            if (
-                rms_norm.FUSED
-            ):  # a kernel for the CPU, so that autograd takes CUDA's backward instead of that of its parts
-                self.library.impl("_fused_rms_norm", rms_norm.in_parts, "CPU")
-                self.library.impl("_fused_rms_norm_backward", rms_norm.kernel_backward, "CPU")
+            # kernels for the CPU, so that autograd takes CUDA's backward instead of that of its parts
+            self.library.impl("_fused_rms_norm", rms_norm.in_parts, "CPU")
+            self.library.impl("_fused_rms_norm_backward", rms_norm.kernel_backward, "CPU")
             self.casts = Casts()
         self.recorder.hollow_implementations.update(_HOLLOW)
         self.recorder.value_implementations.update(_BY_VALUE)

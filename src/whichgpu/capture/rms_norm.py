@@ -2,8 +2,7 @@
 
 Elsewhere PyTorch takes it apart into powers, means and products, which keep the normalised input besides. CUDA does so too for
 complex numbers, channels last, and where input and weight are of two types, as under autocast before it cast them
-(`rms_norm_symint` of aten/src/ATen/native/layer_norm.cpp, `_fused_rms_norm_cuda` of cuda/layer_norm_kernel.cu). Releases without
-the backward kernel, up to 2.8, know no other way.
+(`rms_norm_symint` of aten/src/ATen/native/layer_norm.cpp, `_fused_rms_norm_cuda` of cuda/layer_norm_kernel.cu).
 """
 
 from __future__ import annotations
@@ -16,14 +15,11 @@ from torch._prims_common import suggest_memory_format
 aten = torch.ops.aten
 Tensor = torch.Tensor
 
-FUSED = hasattr(aten, "_fused_rms_norm_backward")
-
 
 def rms_norm(input: Tensor, normalized_shape: Any, weight: Tensor | None = None, eps: float | None = None) -> Tensor:
     """`rms_norm`, which is composite."""
     fused = (
-        FUSED
-        and input.is_cuda
+        input.is_cuda
         and not input.is_complex()
         and suggest_memory_format(input) == torch.contiguous_format
         and (weight is None or weight.dtype == input.dtype)

@@ -39,10 +39,12 @@ __all__ = [
     "Kind",
     "Price",
     "counted",
+    "in_condition",
     "interval",
     "is_recent",
     "of_instance",
     "price_of",
+    "price_to_buy",
     "smallest",
 ]
 
@@ -99,6 +101,17 @@ def price_of(gpu: Gpu, offers: Iterable[Offer], kind: Kind, day: date) -> Price 
     by_provider = _by_provider(chosen).values()
     values = [float(median(offer.usd for offer in of_one)) for of_one in by_provider]
     return _summary(chosen, values, kind, condition, day)
+
+
+def in_condition(offers: Iterable[Offer], condition: str | None) -> list[Offer]:
+    """The offers to buy a card; only the "new" or the "used" ones where either is wished for."""
+    return [offer for offer in offers if not offer.rental and condition in (None, offer.kind.removeprefix("buy-"))]
+
+
+def price_to_buy(gpu: Gpu, offers: Iterable[Offer], condition: str | None, day: date) -> Price | None:
+    """What a card costs to buy on a day, in the condition that is wished for; the price of its launch is no used one."""
+    price = price_of(gpu, in_condition(offers, condition), "buy", day)
+    return None if price is not None and price.condition == "launch" and condition == "used" else price
 
 
 def counted(gpu: Gpu, offers: Iterable[Offer], kind: Kind, day: date) -> tuple[str, list[Offer]]:

@@ -93,6 +93,11 @@ def traced_at(trace: TraceInfo) -> str:
     return f"Traced {traced(trace)}" + (f", at batch size{plural} {sizes}." if sizes else ".")
 
 
+def format_asked(batch_size: int, is_default: bool) -> str:
+    """The batch size that a report is about, and whether nobody asked about one."""
+    return f"{text.format_count(batch_size)}{' (the default)' if is_default else ''}"
+
+
 def print_interrupted(missing: Sequence[str], console: Console) -> None:
     """Say which workloads are not answered, as it was interrupted before."""
     if missing:

@@ -19,6 +19,7 @@ from whichgpu.render.common import (
     VERDICTS,
     add_column,
     dense_table,
+    format_asked,
     make_table,
     print_notes,
     print_title,
@@ -35,7 +36,7 @@ _FIRST_SPANS, _LAST_SPANS = 4, 3  # of a step with many phases, as with gradient
 
 def print_explain(report: ExplainReport, console: Console) -> None:
     """Print an explanation."""
-    batch = f"{text.format_count(report.batch_size)}{' (the default)' * report.batch_size_is_default}"
+    batch = format_asked(report.batch_size, report.batch_size_is_default)
     print_title(f"{report.workload}, batch size {batch}", report.basis, console)
     console.print(traced_at(report.trace))
     _print_peaks(report, console)

@@ -19,6 +19,7 @@ from whichgpu.render.common import (
     bar,
     breakable,
     dense_table,
+    format_asked,
     format_batch,
     listed,
     make_table,
@@ -39,7 +40,7 @@ _BAR_COLUMNS: tuple[JustifyMethod, ...] = ("left", "right", "right", "left")
 
 def print_fit(report: FitReport, console: Console, *, detailed: bool) -> None:
     """Print a fit report: one block per card when `detailed`, else tables of cards grouped by memory."""
-    size = f"{text.format_count(report.batch_size)}{' (the default)' * report.batch_size_is_default}"
+    size = format_asked(report.batch_size, report.batch_size_is_default)
     title = f"{breakable(report.workload)}, batch size {size}"
     print_title(title, report.basis, console)
     console.print(traced_at(report.trace))

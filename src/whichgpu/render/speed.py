@@ -10,13 +10,12 @@ from rich.console import Console
 from whichgpu import text
 from whichgpu.advice import FitRow
 from whichgpu.catalogue import Price
-from whichgpu.currency import Rate, rate
+from whichgpu.currency import DOLLARS, Rate
 from whichgpu.render.common import add_column, dense_table, listed, narrow_if_needed, print_section
 from whichgpu.runs import Run
 from whichgpu.speed.record import PredictedSpeed
 from whichgpu.speed_accuracy import SpeedAccuracy
 
-DOLLARS = rate("USD")
 SHOWN = 12
 _USUAL = 76  # below this, what limits a card and how sure a run's time is are left to --json
 LIMITS = {"compute": "arithmetic", "memory": "memory", "host": "the host"}
