@@ -226,20 +226,20 @@ def _arithmetic_seconds(costs: Columns, given: Coefficients) -> Floats:
 def _tiled_seconds(costs: Columns, given: Coefficients, flops: Floats) -> Floats:
     """Seconds of the quickest of all tiles and cuts; `flops` is counted as the trace does, whatever the tiles fill up."""
     groups, rows, columns, inner = costs.groups, costs.rows, costs.columns, costs.inner
-    best = np.full(len(inner), inf)
-    for number, (high, wide) in enumerate(TILES):
-        fits = (number == 0) | (high <= np.maximum(2 * rows, TILES[-1][0]))
-        fits &= (number == 0) | (wide <= np.maximum(2 * columns, TILES[-1][1]))
-        tiles = groups * np.ceil(rows / high) * np.ceil(columns / wide)
-        each = 2.0 * high * wide * given.processors / (given.rate * np.exp(-given.small * number))
-        for cut in CUTS:
-            waves = tiles * cut / given.processors
-            if cut > 1:
-                fits = fits & (inner >= _LEAST_INNER * cut) & (waves <= _MOST_WAVES)
-            taken = np.maximum(1.0, given.smooth * waves + (1 - given.smooth) * np.ceil(waves))
-            seconds = taken * each * (inner / cut + given.depth * (1 if cut == 1 else 2))
-            best = np.where(fits, np.minimum(best, seconds), best)
-    return best * flops / (2.0 * groups * rows * columns * inner)
+    # a row for each tile, then a layer for each cut: arrays are short, so that calls of numpy are what takes time
+    number, high, wide = np.array([(i, *tile) for i, tile in enumerate(TILES)], float).T[:, :, None]
+    cut = np.array(CUTS, float)[:, None, None]
+    tiles = groups * np.ceil(rows / high) * np.ceil(columns / wide)
+    each = 2.0 * high * wide * given.processors / (given.rate * np.exp(-given.small * number))
+    fits = (high <= np.maximum(2 * rows, TILES[-1][0])) & (wide <= np.maximum(2 * columns, TILES[-1][1])) | (
+        number == 0
+    )
+    waves = tiles * cut / given.processors
+    fits = fits & ((cut == 1) | (inner >= _LEAST_INNER * cut) & (waves <= _MOST_WAVES))
+    taken = np.maximum(1.0, given.smooth * waves + (1 - given.smooth) * np.ceil(waves))
+    seconds = taken * each * (inner / cut + given.depth * np.where(cut == 1, 1, 2))
+    best = np.where(fits, seconds, inf).min(axis=(0, 1))
+    return np.asarray(best * flops / (2.0 * groups * rows * columns * inner))
 
 
 def spread(costs: Columns, rows: Sequence[Coefficients]) -> Coefficients:
