@@ -128,7 +128,7 @@ def _work(job: Job) -> dict[str, Any]:
     if job.kind == "record":
         from record_steps import record
 
-        row, blob = record(job.name, job.batch_size, job.device, job.tiny)
+        row, blob = record(job.name, job.batch_size, job.device, job.tiny, job.limit_bytes)
         return {"row": row, "blob": blob}
     if job.kind == "chosen":
         from record_steps import chosen

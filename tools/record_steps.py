@@ -1,9 +1,10 @@
 """Records on a GPU what steps take from PyTorch's allocator, operator by operator, to find where a prediction is off.
 
-    python3 tools/record_steps.py --out DIR [--budget-s 150] [--steps NAME=BATCH ...] [--searched-s 45]
+    python3 tools/record_steps.py --out DIR [--budget-s 150] [--steps NAME=BATCH[@GIB] ...] [--searched-s 45]
 
 DIR/events.jsonl.xz has a line for each step of STEPS (zoo or truth set): the allocator's history of three steps as
-tools/truth/measuring.py encodes it, and of the first two what each operator took and gave back (`ops`). Steps with
+tools/truth/measuring.py encodes it, and of the first two what each operator took and gave back (`ops`). With @GIB the
+allocator may take so much and no more; where it runs out (`out_of_memory`), the history ends there. Steps with
 cudnn.benchmark run alone, since what else runs decides which engine is fastest; the others share the GPU.
 
 DIR/chosen.jsonl.gz has a line for each convolution run with cudnn.benchmark: requests of its first run (the search among
@@ -20,6 +21,7 @@ import random
 import sys
 import tempfile
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -48,7 +50,9 @@ KINDS = (("bf16", "contiguous"), ("tf32", "contiguous"), ("fp16", "contiguous"),
 # ---- a child ----------------------------------------------------------------------------------------------------
 
 
-def record(name: str, batch_size: int, device_name: str, tiny: bool) -> tuple[dict[str, Any], bytes]:
+def record(
+    name: str, batch_size: int, device_name: str, tiny: bool, limit_bytes: int | None = None
+) -> tuple[dict[str, Any], bytes]:
     """The history of a step of the zoo or of the truth set in this process."""
     import torch
 
@@ -58,6 +62,8 @@ def record(name: str, batch_size: int, device_name: str, tiny: bool) -> tuple[di
     if on_gpu:
         torch.cuda.init()
         torch.cuda.memory._record_memory_history(enabled="all", context=None, stacks="python", max_entries=10_000_000)
+        if limit_bytes is not None:
+            measuring.limit_allocator(limit_bytes)
     step = _setup(name, device_name, tiny)(device)
     boundaries, found, after = [], [], []
 
@@ -68,25 +74,33 @@ def record(name: str, batch_size: int, device_name: str, tiny: bool) -> tuple[di
             after.append((torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()))
 
     mark()
+    failed = ""
     for number in range(RUNS):
-        if number < PROFILED:
-            with torch.profiler.profile(
-                activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True, profile_memory=True
-            ) as profile:
+        profiled = number < PROFILED
+        try:
+            with _profile(torch) if profiled else nullcontext() as profile:
                 step(batch_size)
                 mark()
+        except torch.cuda.OutOfMemoryError as error:
+            failed = str(error)[:200]
+            break
+        if profiled:
             roots = profile.profiler.kineto_results.experimental_event_tree()
             kinds, order = measuring._by_operator(roots, device.type)
             found.append({"kinds": kinds, "order": order})
-        else:
-            step(batch_size)
-            mark()
     history: dict[str, Any] = {}
     if on_gpu:
         trace = torch.cuda.memory._snapshot()["device_traces"][device.index or 0]
         history = measuring._encode(trace, boundaries)
-    row = {"after": after, "rows": [len(one["order"]) for one in found]}
-    return row, measuring._packed({"name": name, "batch_size": batch_size, "ops": found, **history})
+    told = {"limit_bytes": limit_bytes, "out_of_memory": failed} if limit_bytes is not None else {}
+    row = {"after": after, "rows": [len(one["order"]) for one in found], **told}
+    return row, measuring._packed({"name": name, "batch_size": batch_size, "ops": found, **told, **history})
+
+
+def _profile(torch: Any) -> Any:
+    return torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True, profile_memory=True
+    )
 
 
 def _setup(name: str, device: str, tiny: bool) -> Any:
@@ -219,11 +233,20 @@ def convolutions() -> Any:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--steps", nargs="*", metavar="NAME=BATCH", help="record these instead")
+    parser.add_argument("--steps", nargs="*", metavar="NAME=BATCH[@GIB]", help="record these instead")
     parser.add_argument("--searched-s", type=float, default=45, help="seconds for convolutions alone (default 45)")
     measure_truth.add_session_options(parser, jobs=6, budget_s=110, grace_s=35, timeout_s=100)
     parser.add_argument("--tiny", action="store_true", help="steps of the truth set at their small sizes")
     return parser
+
+
+def _asked(words: str) -> tuple[str, int, float, int | None]:
+    """A step's name, batch size, room in GiB and limit, from NAME=BATCH or NAME=BATCH@GIB."""
+    name, _, size = words.rpartition("=")
+    batch_size, _, limit_gib = size.partition("@")
+    if not limit_gib:
+        return name, int(batch_size), 16, None
+    return name, int(batch_size), float(limit_gib) + 1, round(float(limit_gib) * (1 << 30))
 
 
 def main() -> None:
@@ -231,8 +254,7 @@ def main() -> None:
     begun = time.monotonic()
     arguments = _parser().parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
-    given = [one.rpartition("=") for one in arguments.steps or ()]
-    steps = [(name, int(size), 16) for name, _, size in given] or STEPS
+    steps = [_asked(one) for one in arguments.steps or ()] or [(*one, None) for one in STEPS]
     jobs = [
         Job(
             "record",
@@ -242,8 +264,9 @@ def main() -> None:
             tiny=arguments.tiny,
             timeout_s=arguments.timeout_s,
             room_gib=gib,
+            limit_bytes=limit_bytes,
         )
-        for name, size, gib in steps
+        for name, size, gib, limit_bytes in steps
     ]
     alone = [job for job in jobs if "_benchmark_" in job.name]
     with tempfile.TemporaryDirectory() as temporary:
