@@ -61,6 +61,7 @@ PRIORS: dict[str, tuple[float, float]] = {
     "shape.small.tf32": (0.0, 0.1),
     "start.half": (0.0, 0.5),
     "start.tf32": (0.0, 0.5),
+    "product.unaligned": (-0.15, 0.15),
     "power.fp32": (24.8, 0.5),
     "power.year": (0.1, 0.1),
     "power.tf32": (1.2, 0.3),

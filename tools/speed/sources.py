@@ -19,7 +19,7 @@ from speed import profiled
 from speed.steps import Step
 from whichgpu import catalogue
 from whichgpu.speed.asked import Cost, Product
-from whichgpu.speed.costs import costs
+from whichgpu.speed.costs import alignment, costs
 from whichgpu.speed.memory_bound import NARROW
 from whichgpu.speed.rates import Rates, rates
 from whichgpu.speed.step_time import Demand
@@ -117,7 +117,10 @@ def _neusight_cost(row: dict[str, str]) -> Cost:
             product = Product(1, groups * rows, columns, inner)
             bytes_ += 4 * inner * columns
         flops = 2.0 * groups * rows * columns * inner
-        return Cost("batched_product" if product.groups > 1 else "product", "fp32", flops, bytes_, 1, product)
+        kind = ("batched_product" if product.groups > 1 else "product") + alignment(
+            [Tensor((1, inner), "float32"), Tensor((1, columns), "float32")], "fp32"
+        )
+        return Cost(kind, "fp32", flops, bytes_, 1, product)
     elements = int(float(row["B"])) * int(float(row["H"]))
     kinds = {"ln": "layer_norm", "softmax": "softmax"}
     reads = 3 if name in ("add", "mul", "div", "pow") else 2

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from math import ceil, gcd, prod
 from typing import NamedTuple
 
-from whichgpu.speed.asked import DTYPE_BYTES, TENSOR_PIPES, Cost, Product, pipe_of, tensor_bytes, total
+from whichgpu.speed.asked import DTYPE_BYTES, TENSOR_PIPES, UNALIGNED, Cost, Product, pipe_of, tensor_bytes, total
 from whichgpu.speed.host import uploaded_bytes
 from whichgpu.speed.memory_bound import WITHOUT_KERNEL, by_memory, plain, safe_softmax
 from whichgpu.trace import Op, Tensor
@@ -85,23 +85,25 @@ def _matrix_product(op: Op, base: str, tf32: bool) -> Cost:
     product = Product(groups, rows, columns, inner)
     flops = op.flops or 2.0 * groups * rows * columns * inner
     pipe = pipe_of(first.dtype, tf32)
-    kind = ("batched_product" if groups > 1 else "product") + _alignment((first, second, *op.outputs[:1]), pipe)
+    kind = ("batched_product" if groups > 1 else "product") + alignment((first, second, *op.outputs[:1]), pipe)
     return Cost(kind, pipe, flops, total(op.inputs) + total(op.outputs), 1, product)
 
 
-def _alignment(matrices: Iterable[Tensor], pipe: str) -> str:
-    """The end of a product's kind: tensor cores are fed 16 bytes at a time, so that rows of other sizes take slower kernels
-    (NVIDIA's guide "Matrix multiplication background", tensor core requirements).
+def alignment(matrices: Iterable[Tensor], pipe: str) -> str:
+    """The end of a product's kind: kernels load 16 bytes at a time, so that rows of other sizes take slower ones (NVIDIA's guide
+    "Matrix multiplication background", tensor core requirements); without tensor cores how far off they are hardly matters.
     """
-    if pipe not in TENSOR_PIPES:
-        return ""
     aligned = 16
     for matrix in matrices:
         if len(matrix.shape) < 2:
             continue
         rows = max(matrix.stride[-2:]) if matrix.stride else matrix.shape[-1]
         aligned = gcd(aligned, rows * DTYPE_BYTES.get(matrix.dtype, 4))
-    return "" if aligned == 16 else "_even" if aligned > 2 else "_odd"
+    if aligned == 16:
+        return ""
+    if pipe not in TENSOR_PIPES:
+        return UNALIGNED
+    return "_even" if aligned > 2 else "_odd"
 
 
 def _layout(tensor: Tensor) -> bool:
