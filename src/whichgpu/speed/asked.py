@@ -29,7 +29,7 @@ DTYPE_BYTES = {
 }
 TENSOR_PIPES = ("tf32", "fp16", "bf16")
 UNALIGNED = (
-    "_unaligned"  # the end of the kind of a product without tensor cores whose rows are not multiples of 16 bytes
+    "_unaligned"  # the end of the kind of a product without tensor cores whose rows have an odd number of elements
 )
 
 

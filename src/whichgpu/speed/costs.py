@@ -35,6 +35,7 @@ _FOREACH_LISTS = {
     "copy_": 2,
 }
 _TAPS_TO_BEGIN = 5  # of a depthwise kernel, that an element's beginning and end take as long as
+_PAIR = 8  # bytes of two elements in float32
 _CHANNELS = {"tf32": 4, "fp16": 8, "bf16": 8}  # that tensor cores take at a time: 16 bytes; fewer are filled up
 _QUICK_DEPTHWISE = 5
 _ATTENTION_ROWS = 64  # that an attention kernel takes at a time; sequences are filled up to a multiple
@@ -90,8 +91,9 @@ def _matrix_product(op: Op, base: str, tf32: bool) -> Cost:
 
 
 def alignment(matrices: Iterable[Tensor], pipe: str) -> str:
-    """The end of a product's kind: kernels load 16 bytes at a time, so that rows of other sizes take slower ones (NVIDIA's guide
-    "Matrix multiplication background", tensor core requirements); without tensor cores how far off they are hardly matters.
+    """The end of a product's kind: tensor cores are fed 16 bytes at a time, so that rows of other sizes take slower kernels
+    (NVIDIA's guide "Matrix multiplication background", tensor core requirements). Without tensor cores only rows of an odd number
+    of elements do, which leave but one to a load (NeuSight's products on five cards).
     """
     aligned = 16
     for matrix in matrices:
@@ -102,7 +104,7 @@ def alignment(matrices: Iterable[Tensor], pipe: str) -> str:
     if aligned == 16:
         return ""
     if pipe not in TENSOR_PIPES:
-        return UNALIGNED
+        return UNALIGNED if aligned < _PAIR else ""
     return "_even" if aligned > 2 else "_odd"
 
 
