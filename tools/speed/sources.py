@@ -45,8 +45,8 @@ QUEUE, WAITS = 1000, 0.7
 BUSY = 0.9  # share of a step that the GPU is busy from which the host counts for little
 _PYTORCHS = {f"cudnn_{kind}": kind for name in ("batch_norm", "batch_norm_backward") for kind in (name, f"{name}_last")}
 H200 = "operators on an H200, PyTorch 2.11"
-# of both grids of tools/measure_ops.py
-H200_OPS = tuple(Path(__file__).parent / "data" / f"{name}.jsonl.xz" for name in ("h200_ops", "h200_ops2"))
+# of the grids of tools/measure_ops.py
+H200_OPS = tuple(Path(__file__).parent / "data" / f"{name}.jsonl.xz" for name in ("h200_ops", "h200_ops2", "h200_ops3"))
 
 
 class Measured(NamedTuple):
