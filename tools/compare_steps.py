@@ -20,11 +20,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from speed.sources import card_named, timed_steps
+from speed import timed
+from speed.sources import card_named
 from speed.steps import Step, load
 from whichgpu import catalogue
 from whichgpu.speed import constants
-from whichgpu.speed.step_time import StepTime, predict
+from whichgpu.speed.step_time import Demand, StepTime, predict
 from whichgpu.speed_accuracy import SpeedAccuracy, SpeedBar, SpeedErrors
 
 CONSTANTS = Path(__file__).parents[1] / "src" / "whichgpu" / "data" / "speed.json"
@@ -56,6 +57,8 @@ class LeftOut(NamedTuple):
     nearness: str  # of NEARNESSES, or "pair" where two groups of cards were left out together
     by_host: bool  # whether the host is the limit, as predicted
     fit: int = 0  # number of the fit, for predictions by the same one
+    by_minute: float = 0.0  # what is predicted for the host's speed of that minute, by its probe
+    as_reference: float = 0.0  # what is predicted for a host of speed 1
 
 
 # whose steps are left out together -> parts of workloads' names; others are alone
@@ -74,9 +77,19 @@ def family(workload: str) -> str:
     return next((found for found, parts in FAMILIES.items() if any(part in name for part in parts)), name)
 
 
-def foretold(steps: Iterable[Step], values: dict[str, float]) -> list[tuple[Step, StepTime]]:
-    """Each step with all that is predicted of it."""
-    return [(step, predict(step.asked, card_named(step.card), values)) for step in steps]
+def foretold(steps: Iterable[Step], values: dict[str, float], host: str = "session") -> list[tuple[Step, StepTime]]:
+    """Each step with all that is predicted of it, for a host as fast as its session's, as that was at that minute, or as the
+    reference; the values of a fit may say how slow a session's host is.
+    """
+    found = []
+    for step in steps:
+        speed, session = 1.0, timed.session_of(step)
+        if session and host != "reference":
+            slower = values.get(f"session.{session}")
+            speed = timed.speeds()[session] if slower is None else exp(-slower)
+            speed = timed.speed_at(step, speed) if host == "minute" else speed
+        found.append((step, predict(step.asked, card_named(step.card), values, speed)))
+    return found
 
 
 def predicted(steps: Iterable[Step], values: dict[str, float]) -> list[Pair]:
@@ -150,7 +163,16 @@ def ordered(rows: list[LeftOut]) -> tuple[int, int]:
 def counted(left: Iterable[LeftOut], nearness: str) -> list[LeftOut]:
     """What counts: of models all steps on an H200, of cards and architectures the published ones."""
     rows = [row for row in left if row.nearness == nearness and row.counts_samples and row.table != OLD]
-    return [row for row in rows if row.table.startswith("H200") == (nearness == "model")]
+    if nearness != "model":
+        return [row for row in rows if not row.table.startswith("H200")]
+    return [
+        row for row in rows if row.table.startswith("H200") and not row.table.endswith(timed.EARLIER) and steady(row)
+    ]
+
+
+def steady(row: LeftOut) -> bool:
+    """Whether its time is right whatever else the host did (`timed.is_steady`)."""
+    return timed.is_steady(Step(*row[:6], Demand({}, {})))
 
 
 def widths(left: Iterable[LeftOut]) -> dict[str, float]:
@@ -220,7 +242,7 @@ class Found(NamedTuple):
 
     def by_gpu(self, limited: bool) -> list[tuple[float, float]]:
         """Of an H200's steps whose models were left out: those whose measured time the GPU fills, or the others."""
-        busy = {key: row for key, row in timed_steps().items() if "busy_s" in row}
+        busy = {key: row for key, row in timed.latest().items() if "busy_s" in row}
         found = []
         for step in self.out("model"):
             row = busy.get((step.workload.removeprefix("truth:"), step.batch_size))
@@ -327,17 +349,21 @@ def page() -> str:
 
 def _host_words() -> list[str]:
     """How far hosts differ: the same steps on two machines with the same card and the same kind of processor."""
-    first = timed_steps()
+    first = timed.first()
     rows = [json.loads(line) for line in SLOWER_HOST.read_text().splitlines()]
     both = [(row, first.get((row.get("name", ""), row.get("batch_size", 0)))) for row in rows if "step_s" in row]
     ratios = sorted(
         row["step_s"] / one["step_s"] for row, one in both if one and one.get("busy_s", 0.0) < HALF * one["step_s"]
     )
-    quiet = sum(bool(row.get("quiet")) for row in first.values())
+    every = timed.latest()
+    quiet = sum(bool(row.get("quiet")) for row in every.values())
+    still = sum("launches_us" in row for row in every.values())
     return [
-        f"{quiet} of the H200's {len(first)} timed steps were timed while nothing else ran on its host, the others while models were built",
-        f"there. On a second machine with an H200, {len(ratios)} steps of which the GPU is busy less than half took {median(ratios):.1f} times as long in",
-        f"the median, and up to {ratios[-1]:.1f} times: how fast the host is decides about them, and is a parameter (`bench --calibrate-host`).",
+        f"{quiet} of the H200's {len(every)} timed steps were timed while nothing else ran on its host, {still} of these in a session that stopped all",
+        "other processes; the others while models were built there. How fast the host is decides about steps that it limits, and hosts",
+        f"differ: on a second machine with an H200, {len(ratios)} steps of which the GPU is busy less than half took {median(ratios):.1f} times as long in the",
+        f"median, and up to {ratios[-1]:.1f} times. So the host's speed is a parameter (`bench --calibrate-host`), and the still session's host has",
+        f"one, {timed.speeds()['still']:.2f} of the reference's, which each fit finds from the steps that it is fitted to.",
     ]
 
 

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from compare_speed import Demands, measured_here, measured_steps
+from compare_speed import Demands, kept_steps, measured_here
 from speed.steps import FILE, Step, save
 from whichgpu import catalogue
 from whichgpu.errors import WhichGpuError
@@ -84,7 +84,6 @@ def in_fp16(asked: Demand) -> Demand:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--steps", type=Path, help="steps.jsonl of tools/measure_steps.py, of an H200")
     arguments = parser.parse_args()
     cards = catalogue.load()
     kept: list[Step] = []
@@ -103,7 +102,7 @@ def main() -> None:
                 kept.append(
                     Step(table, workload.replace(PURE_HALF, "fp16"), batch, gpu.name, batch / rate, counts, asked)
                 )
-        for row in [*measured_here(), *(measured_steps(arguments.steps) if arguments.steps else ())]:
+        for row in [*measured_here(), *kept_steps()]:
             try:
                 asked = demands.of(row.workload, row.batch_size)
             except WhichGpuError as error:
