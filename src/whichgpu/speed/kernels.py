@@ -178,7 +178,7 @@ def _turns(kind: str, pipe: str, rates: Rates) -> bool:
     cuDNN does so wherever the layout is another; depthwise convolutions, float32 and those of one pixel, which are plain products,
     run as they are.
     """
-    if not kind.startswith(("convolution", "grouped")) or kind.endswith(("_last", "_1x1")):
+    if not kind.startswith(("convolution", "grouped")) or kind.endswith(("_last", "_1x1", "_1x1_odd")):
         return False
     return pipe in TENSOR_PIPES and pipe not in rates.emulated
 
