@@ -127,7 +127,9 @@ def _of_kind(kind: str, op: Op, moved: int, units: int) -> Cost:
         backward = kind.endswith("backward")
         image = op.inputs[1 if backward and len(op.inputs) > 1 else 0]
         weight = op.inputs[1:2]
-        if backward:  # gradient, image, what was kept of the statistics (two), running ones (two or none), and the weight if any
+        if (
+            backward
+        ):  # gradient, image, what was kept of the statistics (two), running ones (two or none), and the weight if any
             weight = op.inputs[2:3] if len(op.inputs) % 2 else ()
         kind = ("cudnn_" if by_cudnn(image, weight) else "") + kind + _last(image)
         channels = image.shape[1] if len(image.shape) > 1 else 1
