@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from statistics import median, quantiles
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import predict_truth
 import truth
-from speed.sources import card_named, timed_steps
+from speed import timed
+from speed.sources import card_named
 from whichgpu.predictor import Predictor
 from whichgpu.scaling import Scaled, Single
 from whichgpu.speed.host import work_of
@@ -71,10 +72,11 @@ def measured_here() -> Iterator[Row]:
     """Steps measured on an H200 by `whichgpu bench` and by tools/measure_truth.py --alone."""
     card = card_named("H200 SXM 141GB")
     # what was timed again while nothing else ran on the host counts instead
-    again = {key for key, row in timed_steps().items() if row.get("quiet")}
+    again = {key for key, row in timed.latest().items() if row.get("quiet")}
     for line in (ROOT / "src/whichgpu/data/measurements/h200-2026-12.jsonl").read_text().splitlines():
         row = json.loads(line)
-        if row["step_s"] and (row["workload"], row["batch_size"]) not in again:
+        # a single step has no interval, and may be one in which memory was tidied up
+        if row["step_s"] and row["steps"] > 1 and (row["workload"], row["batch_size"]) not in again:
             yield Row("H200 bench", row["workload"], row["batch_size"], card, row["step_s"][0])
     for line in (ROOT / "tools/truth/data/alone.jsonl").read_text().splitlines():
         row = json.loads(line)
@@ -90,14 +92,22 @@ def _truth_table(name: str) -> str:
 
 def measured_steps(path: Path, card: str = "H200 SXM 141GB") -> Iterator[Row]:
     """Steps of tools/measure_steps.py."""
-    for line in path.read_text().splitlines():
-        row = json.loads(line)
-        if "step_s" in row:
-            of_truth = row["source"] == "truth"
-            table = _truth_table(row["name"]) if of_truth else "H200 zoo"
-            yield Row(
-                table, ("truth:" if of_truth else "") + row["name"], row["batch_size"], card_named(card), row["step_s"]
-            )
+    yield from _of_rows((row for row in map(json.loads, path.read_text().splitlines()) if "step_s" in row), card)
+
+
+def kept_steps(card: str = "H200 SXM 141GB") -> Iterator[Row]:
+    """The kept ones: each as the latest quiet session timed it, then what earlier quiet ones said of the same."""
+    yield from _of_rows(timed.latest().values(), card)
+    for row in _of_rows(timed.earlier().values(), card):
+        yield row._replace(source=row.source + timed.EARLIER)
+
+
+def _of_rows(rows: Iterable[dict[str, Any]], card: str) -> Iterator[Row]:
+    for row in rows:
+        of_truth = row["source"] == "truth"
+        table = _truth_table(row["name"]) if of_truth else "H200 zoo"
+        name = ("truth:" if of_truth else "") + row["name"]
+        yield Row(table, name, row["batch_size"], card_named(card), row["step_s"])
 
 
 def compare(

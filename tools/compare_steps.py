@@ -20,11 +20,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from speed.sources import card_named, timed_steps
+from speed import timed
+from speed.sources import card_named
 from speed.steps import Step, load
 from whichgpu import catalogue
 from whichgpu.speed import constants
-from whichgpu.speed.step_time import StepTime, predict
+from whichgpu.speed.step_time import Demand, StepTime, predict
 from whichgpu.speed_accuracy import SpeedAccuracy, SpeedBar, SpeedErrors
 
 CONSTANTS = Path(__file__).parents[1] / "src" / "whichgpu" / "data" / "speed.json"
@@ -34,6 +35,7 @@ _BASELINE, _NEAR = "Quadro RTX 8000", 0.12
 _FAST, _ALIKE, _LONGER = 6e11, 1.1, 1.7
 OLD = "Lambda 2019"  # whose seconds are those of other frameworks
 NEARNESSES = ("model", "card", "architecture")  # what was left out
+OUT, CARDS_OUT = "H200, steps of models that were left out", "Lambda 2020-2025, card left out"
 FILLED = 0.8  # share of a step in which the GPU is busy from which it is the limit
 RECORD = Path(__file__).parents[1] / "src" / "whichgpu" / "data" / "speed_accuracy.json"
 LEFT_OUT = Path(__file__).parent / "speed" / "data" / "left_out.jsonl"  # written by tools/fit_speed.py --folds
@@ -56,6 +58,8 @@ class LeftOut(NamedTuple):
     nearness: str  # of NEARNESSES, or "pair" where two groups of cards were left out together
     by_host: bool  # whether the host is the limit, as predicted
     fit: int = 0  # number of the fit, for predictions by the same one
+    by_minute: float = 0.0  # what is predicted for the host's speed of that minute, by its probe
+    as_reference: float = 0.0  # what is predicted for a host of speed 1
 
 
 # whose steps are left out together -> parts of workloads' names; others are alone
@@ -74,9 +78,19 @@ def family(workload: str) -> str:
     return next((found for found, parts in FAMILIES.items() if any(part in name for part in parts)), name)
 
 
-def foretold(steps: Iterable[Step], values: dict[str, float]) -> list[tuple[Step, StepTime]]:
-    """Each step with all that is predicted of it."""
-    return [(step, predict(step.asked, card_named(step.card), values)) for step in steps]
+def foretold(steps: Iterable[Step], values: dict[str, float], host: str = "session") -> list[tuple[Step, StepTime]]:
+    """Each step with all that is predicted of it, for a host as fast as its session's, as that was at that minute, or as the
+    reference; the values of a fit may say how slow a session's host is.
+    """
+    found = []
+    for step in steps:
+        speed, session = 1.0, timed.session_of(step)
+        if session and host != "reference":
+            slower = values.get(f"session.{session}")
+            speed = timed.speeds()[session] if slower is None else exp(-slower)
+            speed = timed.speed_at(step, speed) if host == "minute" else speed
+        found.append((step, predict(step.asked, card_named(step.card), values, speed)))
+    return found
 
 
 def predicted(steps: Iterable[Step], values: dict[str, float]) -> list[Pair]:
@@ -150,7 +164,16 @@ def ordered(rows: list[LeftOut]) -> tuple[int, int]:
 def counted(left: Iterable[LeftOut], nearness: str) -> list[LeftOut]:
     """What counts: of models all steps on an H200, of cards and architectures the published ones."""
     rows = [row for row in left if row.nearness == nearness and row.counts_samples and row.table != OLD]
-    return [row for row in rows if row.table.startswith("H200") == (nearness == "model")]
+    if nearness != "model":
+        return [row for row in rows if not row.table.startswith("H200")]
+    return [
+        row for row in rows if row.table.startswith("H200") and not row.table.endswith(timed.EARLIER) and steady(row)
+    ]
+
+
+def steady(row: LeftOut) -> bool:
+    """Whether its time is right whatever else the host did (`timed.is_steady`)."""
+    return timed.is_steady(Step(*row[:6], Demand({}, {})))
 
 
 def widths(left: Iterable[LeftOut]) -> dict[str, float]:
@@ -220,7 +243,7 @@ class Found(NamedTuple):
 
     def by_gpu(self, limited: bool) -> list[tuple[float, float]]:
         """Of an H200's steps whose models were left out: those whose measured time the GPU fills, or the others."""
-        busy = {key: row for key, row in timed_steps().items() if "busy_s" in row}
+        busy = {key: row for key, row in timed.latest().items() if "busy_s" in row}
         found = []
         for step in self.out("model"):
             row = busy.get((step.workload.removeprefix("truth:"), step.batch_size))
@@ -228,6 +251,14 @@ class Found(NamedTuple):
             if same and (row["busy_s"] > FILLED * step.seconds) == limited:
                 found.append((step.seconds, step.predicted))
         return found
+
+    def otherwise(self, field: str) -> list[tuple[float, float]]:
+        """Measured and predicted seconds of what counts on an H200, for a host that is as fast as another field says."""
+        return [(row.seconds, getattr(row, field)) for row in self.out("model")]
+
+    def all_timings(self) -> list[tuple[float, float]]:
+        """The same of every timing, each for itself: those of earlier sessions, and those that other work disturbed."""
+        return [(row.seconds, row.predicted) for row in self.left if row.nearness == "model" and row.counts_samples]
 
     def out(self, nearness: str) -> list[LeftOut]:
         """Steps predicted without their model, all of an H200, or those published predicted without card or architecture."""
@@ -247,11 +278,14 @@ def record(found: Found) -> SpeedAccuracy:
     out = {n: [(row.seconds, row.predicted) for row in found.out(n)] for n in NEARNESSES}
     held_out = [(row.seconds, row.predicted) for row in found.out("model") if row.table == "H200 held out"]
     errors = [
-        _errors("H200, steps of models that were left out", out["model"]),
+        _errors(OUT, out["model"]),
+        _errors("the same, predicted for the speed of the host in that minute", found.otherwise("by_minute")),
+        _errors("the same, predicted for the reference host", found.otherwise("as_reference")),
+        _errors("the same, with earlier and disturbed timings beside the latest quiet ones", found.all_timings()),
         _errors("of these, where the GPU is busy 80 % of the time or more", found.by_gpu(True)),
         _errors("of these, where the host or waiting takes more", found.by_gpu(False)),
         _errors("of these, held-out steps of the truth set", held_out),
-        _errors("Lambda 2020-2025, card left out", out["card"]),
+        _errors(CARDS_OUT, out["card"]),
         _errors("Lambda 2020-2025, architecture left out", out["architecture"]),
         _errors("H200, held-out steps of the truth set, by the whole fit", found.of(["H200 held out"])),
         _errors("H200, ready workloads, again by bench, by the whole fit", found.of(["H200 bench"])),
@@ -265,10 +299,14 @@ def record(found: Found) -> SpeedAccuracy:
     )
 
 
+def _titled(errors: list[SpeedErrors], title: str) -> SpeedErrors:
+    return next(one for one in errors if one.title == title)
+
+
 def _bars(found: Found, errors: list[SpeedErrors]) -> Iterable[SpeedBar]:
     for title, one, (middle, high) in (
-        ("H200, steps of models that were left out", errors[0], (0.07, 0.20)),
-        ("cards that were left out of the fit", errors[4], (0.12, 0.30)),
+        (OUT, _titled(errors, OUT), (0.07, 0.20)),
+        ("cards that were left out of the fit", _titled(errors, CARDS_OUT), (0.12, 0.30)),
     ):
         yield SpeedBar(
             title=title,
@@ -327,17 +365,21 @@ def page() -> str:
 
 def _host_words() -> list[str]:
     """How far hosts differ: the same steps on two machines with the same card and the same kind of processor."""
-    first = timed_steps()
+    first = timed.first()
     rows = [json.loads(line) for line in SLOWER_HOST.read_text().splitlines()]
     both = [(row, first.get((row.get("name", ""), row.get("batch_size", 0)))) for row in rows if "step_s" in row]
     ratios = sorted(
         row["step_s"] / one["step_s"] for row, one in both if one and one.get("busy_s", 0.0) < HALF * one["step_s"]
     )
-    quiet = sum(bool(row.get("quiet")) for row in first.values())
+    every = timed.latest()
+    quiet = sum(bool(row.get("quiet")) for row in every.values())
+    still = sum("launches_us" in row for row in every.values())
     return [
-        f"{quiet} of the H200's {len(first)} timed steps were timed while nothing else ran on its host, the others while models were built",
-        f"there. On a second machine with an H200, {len(ratios)} steps of which the GPU is busy less than half took {median(ratios):.1f} times as long in",
-        f"the median, and up to {ratios[-1]:.1f} times: how fast the host is decides about them, and is a parameter (`bench --calibrate-host`).",
+        f"{quiet} of the H200's {len(every)} timed steps were timed while nothing else ran on its host, {still} of these in a session that stopped all",
+        "other processes; the others while models were built there. How fast the host is decides about steps that it limits, and hosts",
+        f"differ: on a second machine with an H200, {len(ratios)} steps of which the GPU is busy less than half took {median(ratios):.1f} times as long in the",
+        f"median, and up to {ratios[-1]:.1f} times. So the host's speed is a parameter (`bench --calibrate-host`), and the still session's host has",
+        f"one, {timed.speeds()['still']:.2f} of the reference's, which each fit finds from the steps that it is fitted to.",
     ]
 
 
@@ -374,7 +416,8 @@ _OUT_WORDS = [
 ]
 _RELATIVE_WORDS = [
     "Published, then predicted, each card at its own largest published batch; * where they differ by more than 0.12, with what the",
-    "published notes themselves say of it below the table. Yolo v3 has no public notes.",
+    "published notes themselves say of it below the table. Steps are rebuilt with the code of 2019 where a workload has it. Yolo v3 has",
+    "no public notes.",
 ]
 
 
@@ -443,7 +486,11 @@ def explained(pairs: list[Pair]) -> tuple[int, int, list[str]]:
         count += len(cards)
         for one in cards.values():
             if _far(one, unit):
-                reason = _by_the_host(one, pairs, workload) or _by_the_baseline(one, cards, unit)
+                reason = (
+                    _by_the_host(one, pairs, workload)
+                    or _by_the_baseline(one, cards, unit)
+                    or _by_the_batch(one, unit, pairs, workload)
+                )
                 unexplained += not reason
                 lines.append(f"- {workload}, {one.card}: {reason or '**not explained**'}.")
     return count, unexplained, lines
@@ -484,6 +531,25 @@ def _by_the_baseline(one: Entry, cards: dict[str, Entry], unit: Entry) -> str:
         f"{published:.2f} published and {seen:.2f} predicted relative to the {near[0].card}, which has the baseline's processor, "
         f"clock and bandwidth, yet is {_ratios(near[0], unit)[0]:.2f} of it"
     )
+
+
+def _by_the_batch(one: Entry, unit: Entry, pairs: list[Pair], workload: str) -> str:
+    """At the card's own batch, which the baseline ran as well, the two compare as predicted; what differs is how much faster the
+    baseline itself gets from there to its own largest batch.
+    """
+    for step, predicted_s in pairs:
+        same = (step.table, step.workload.partition("?")[0], step.card, step.batch_size)
+        if same != (OLD, workload, unit.card, one.batch_size):
+            continue
+        there = Entry(unit.card, one.batch_size, step.seconds, predicted_s)
+        if _far(one, there):
+            return ""
+        (published, seen), (grown, expected) = _ratios(one, there), _ratios(unit, there)
+        return (
+            f"at its own batch of {one.batch_size}, {published:.2f} published and {seen:.2f} predicted relative to the baseline at the same; "
+            f"from there to {unit.batch_size} the baseline itself got {grown:.2f} times as fast, {expected:.2f} predicted"
+        )
+    return ""
 
 
 def _alike(one: str, other: str) -> bool:

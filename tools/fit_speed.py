@@ -28,7 +28,6 @@ from speed.sources import (
     Measured,
     card_named,
     host_times,
-    is_steady,
     measured_ops,
     measured_step,
     neusight_convolutions,
@@ -36,8 +35,9 @@ from speed.sources import (
     profiled_steps,
 )
 from speed.steps import Step, load
+from speed.timed import EARLIER, SPEEDS, is_steady
 
-STEPS = ["Lambda 2020-2025", "H200 truth", "H200 zoo"]
+STEPS = ["Lambda 2020-2025", *(f"H200 {name}{end}" for name in ("truth", "zoo") for end in ("", EARLIER))]
 OUT = Path(__file__).parents[1] / "src" / "whichgpu" / "data" / "speed.json"
 # value, how sure we are of it (standard deviation of the prior)
 PRIORS: dict[str, tuple[float, float]] = {
@@ -61,6 +61,7 @@ PRIORS: dict[str, tuple[float, float]] = {
     "shape.small.tf32": (0.0, 0.1),
     "start.half": (0.0, 0.5),
     "start.tf32": (0.0, 0.5),
+    "product.unaligned": (-0.15, 0.15),
     "power.fp32": (24.8, 0.5),
     "power.year": (0.1, 0.1),
     "power.tf32": (1.2, 0.3),
@@ -113,6 +114,7 @@ FEW = 4  # of an H200's operators one of so many, where many fits are made
 # beginnings of the names of constants whose value is not known before -> value, how sure we are of it
 RULES: tuple[tuple[str, tuple[float, float]], ...] = (
     ("factor.", (0.0, FACTOR)),
+    ("session.", (0.0, 0.5)),  # logarithm of how much slower its host is than the reference
     ("launch.", (LAUNCH, 1.0)),
     ("bandwidth.", (0.0, ARCHITECTURE)),
     ("peak.", (0.0, ARCHITECTURE)),
@@ -187,10 +189,22 @@ def without_models(points: list[Measured], out: set[str]) -> list[LeftOut]:
 
 
 def _predictions(steps: list[Step], used: list[Measured], nearness: str, out: set[str]) -> list[LeftOut]:
-    whole = foretold(steps, fit(used, rounds=ROUNDS, say=lambda _: None))
+    values = fit(used, rounds=ROUNDS, say=lambda _: None)
+    whole = foretold(steps, values)
     print(time.strftime("%H:%M:%S"), end=" ", flush=True)
     summary([(step, one.step_s) for step, one in whole], f"{nearness}: without {', '.join(sorted(out))}")
-    return [LeftOut(*step[:-1], one.step_s, nearness, one.limit == "host") for step, one in whole]
+    by_minute, as_reference = (foretold(steps, values, host) for host in ("minute", "reference"))
+    return [
+        LeftOut(
+            *step[:-1],
+            one.step_s,
+            nearness,
+            one.limit == "host",
+            by_minute=minute.step_s,
+            as_reference=reference.step_s,
+        )
+        for (step, one), (_, minute), (_, reference) in zip(whole, by_minute, as_reference, strict=True)
+    ]
 
 
 def leave_out(points: list[Measured], folds: int, jobs: int) -> list[LeftOut]:
@@ -269,7 +283,7 @@ def main() -> None:
         kept = {
             name: round(value, 5)
             for name, value in sorted(constants.items())
-            if not name.startswith(("launch.", "factor."))
+            if not name.startswith(("launch.", "factor.", "session."))
         }
         whole = {
             "fitted_on": sorted({point.source for point in used}),
@@ -281,6 +295,10 @@ def main() -> None:
             "constants": kept,
         }
         out.write_text(json.dumps(whole, indent=1) + "\n")
+    if out == OUT:
+        its = {name: value for name, value in constants.items() if name.startswith("session.")}
+        speeds = {name.removeprefix("session."): round(float(np.exp(-value)), 4) for name, value in its.items()}
+        SPEEDS.write_text(json.dumps(speeds) + "\n")
 
 
 if __name__ == "__main__":

@@ -78,6 +78,10 @@ class Points:
         self.asked = [self._asked(sort, priors) for sort in self.sorts]
         self.own = {name: self._own(name) for name in self._names_of_points()}
         self.host = np.array([[launches.get(kind, 0) for kind in KINDS] for launches in launched], float)
+        sessions = {points[row].session for row in part_of if points[row].session}
+        self.sessions = {
+            f"session.{name}": np.array([points[row].session == name for row in part_of]) for name in sorted(sessions)
+        }
         self.steps = np.array([point.asked is not None and not point.host for point in points])
         self.of_host = np.array([point.host for point in points])
 
@@ -99,7 +103,7 @@ class Points:
     def names(self) -> list[str]:
         """All constants that these points speak of."""
         host = [f"host.{kind}" for kind in KINDS] if self.host.any() else []
-        return sorted(set().union(*self.asked)) + host + list(self.own)
+        return sorted(set().union(*self.asked)) + host + list(self.own) + list(self.sessions)
 
     def kernel_seconds(self, constants: Constants, priors: Priors) -> Floats:
         """Seconds of each cost on its card."""
@@ -124,6 +128,8 @@ class Points:
                 factor[which] = np.exp(constants.get(name, 0.0))
         microseconds = np.array([constants.get(f"host.{kind}", 0.0) for kind in KINDS])
         host = 1e-6 * self.host @ microseconds
+        for name, parts in self.sessions.items():
+            host = np.where(parts, host * np.exp(constants.get(name, 0.0)), host)
         step, of_host, of_gpu = (
             np.bincount(self.part_of, seconds, len(self.points)) for seconds in (join(gpu, host), host, gpu)
         )
@@ -181,7 +187,7 @@ class Fitting:
 
     @staticmethod
     def _is_of_points(name: str) -> bool:
-        return name.startswith(("host.", "launch.", "factor."))
+        return name.startswith(("host.", "launch.", "factor.", "session."))
 
     def _constants(self, values: Floats) -> dict[str, float]:
         return dict(zip(self.names, map(float, values), strict=True))

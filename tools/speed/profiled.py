@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import json
 import lzma
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from speed.steps import Step
 from whichgpu.speed.asked import Cost
 
-PROFILES = Path(__file__).parent / "data" / "h200_profiles.jsonl.xz"
+PROFILES = tuple(
+    Path(__file__).parent / "data" / f"{name}.jsonl.xz" for name in ("h200_profiles", "h200_profiles_still")
+)
 MOST_LOST = 0.01  # of a step's time that stands under no operator
 LEAST = 0.003  # of a step's time that a class must have
 # class -> beginnings of a profile's names (without aten::), and of kinds of costs; the first that fits
@@ -93,11 +95,10 @@ def class_of_kind(kind: str) -> str:
     return next((found for found, _, kinds in _CLASSES if kind.startswith(kinds)), OTHER)
 
 
-def read(path: Path = PROFILES) -> dict[tuple[str, int], dict[str, Any]]:
+def read(paths: Iterable[Path] = PROFILES) -> dict[tuple[str, int], dict[str, Any]]:
     """Profiles by workload and batch size."""
-    with lzma.open(path, "rt") as stream:
-        rows = map(json.loads, stream)
-        return {(row["name"], row["batch_size"]): row for row in rows}
+    rows = [json.loads(line) for path in paths for line in lzma.decompress(path.read_bytes()).decode().splitlines()]
+    return {(row["name"], row["batch_size"]): row for row in rows}
 
 
 def seconds_by_class(profile: dict[str, Any]) -> tuple[dict[str, float], float]:

@@ -15,11 +15,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from speed import profiled
+from speed import profiled, timed
 from speed.steps import Step
 from whichgpu import catalogue
 from whichgpu.speed.asked import Cost, Product
-from whichgpu.speed.costs import costs
+from whichgpu.speed.costs import alignment, costs
 from whichgpu.speed.memory_bound import NARROW
 from whichgpu.speed.rates import Rates, rates
 from whichgpu.speed.step_time import Demand
@@ -39,14 +39,12 @@ CARDS = {
 NEUSIGHT = "NeuSight (Georgia Institute of Technology, 2025), PyTorch 2.1, CUDA 12.1, fp32 without TF32"
 
 
-H200_STEPS = Path(__file__).parent / "data" / "h200_steps.jsonl"
 # launches that a queue takes; share of the GPU's time from which a full one may have held the host up
 QUEUE, WAITS = 1000, 0.7
-BUSY = 0.9  # share of a step that the GPU is busy from which the host counts for little
 _PYTORCHS = {f"cudnn_{kind}": kind for name in ("batch_norm", "batch_norm_backward") for kind in (name, f"{name}_last")}
 H200 = "operators on an H200, PyTorch 2.11"
-# of both grids of tools/measure_ops.py
-H200_OPS = tuple(Path(__file__).parent / "data" / f"{name}.jsonl.xz" for name in ("h200_ops", "h200_ops2"))
+# of the grids of tools/measure_ops.py
+H200_OPS = tuple(Path(__file__).parent / "data" / f"{name}.jsonl.xz" for name in ("h200_ops", "h200_ops2", "h200_ops3"))
 
 
 class Measured(NamedTuple):
@@ -64,6 +62,7 @@ class Measured(NamedTuple):
     times: tuple[int, ...] = ()  # how often each of the costs, where that is not once
     workload: str = ""  # whose step it is, or is part of
     share: float = 0.0  # of a step, that it is a part of
+    session: str = ""  # whose host's speed is in the seconds, where that is not the reference's
 
     def parts(self) -> Iterator[tuple[Iterable[tuple[Cost, int]], Mapping[str, float]]]:
         """The costs, and how often each, with what the host launches, in parts that follow each other."""
@@ -86,7 +85,7 @@ def measured_step(step: Step) -> Measured:
     card = card_named(step.card)
     return Measured(
         step.table, step.workload, card, tuple(step.asked.costs), step.seconds, asked=step.asked, factor=factor,
-        workload=step.workload,
+        workload=step.workload, session=timed.session_of(step),
     )  # fmt: skip
 
 
@@ -117,7 +116,10 @@ def _neusight_cost(row: dict[str, str]) -> Cost:
             product = Product(1, groups * rows, columns, inner)
             bytes_ += 4 * inner * columns
         flops = 2.0 * groups * rows * columns * inner
-        return Cost("batched_product" if product.groups > 1 else "product", "fp32", flops, bytes_, 1, product)
+        kind = ("batched_product" if product.groups > 1 else "product") + alignment(
+            [Tensor((1, inner), "float32"), Tensor((1, columns), "float32")], "fp32"
+        )
+        return Cost(kind, "fp32", flops, bytes_, 1, product)
     elements = int(float(row["B"])) * int(float(row["H"]))
     kinds = {"ln": "layer_norm", "softmax": "softmax"}
     reads = 3 if name in ("add", "mul", "div", "pow") else 2
@@ -188,36 +190,16 @@ def profiled_steps(steps: Iterable[Step]) -> Iterator[Measured]:
             )  # fmt: skip
 
 
-@cache
-def timed_steps() -> dict[tuple[str, int], dict[str, Any]]:
-    """Rows of tools/measure_steps.py by workload and batch size."""
-    rows = map(json.loads, H200_STEPS.read_text().splitlines())
-    return {(row["name"], row["batch_size"]): row for row in rows if "step_s" in row}
-
-
-def is_steady(step: Step) -> bool:
-    """Whether a step's time is right whatever else the host did: the host was quiet, or the GPU was busy nearly all the time."""
-    row = timed_steps().get((step.workload.removeprefix("truth:"), step.batch_size))
-    if not step.table.startswith("H200") or row is None or row["step_s"] != step.seconds or row.get("quiet"):
-        return True
-    return bool(row.get("busy_s", 0.0) > BUSY * step.seconds)
-
-
-def host_times(steps: Iterable[Step]) -> Iterator[Measured]:
+def host_times(steps: list[Step]) -> Iterator[Measured]:
     """What a quiet host took to queue steps of an H200 that never wait for the card, and did not for a full queue."""
-    measured = {key: row for key, row in timed_steps().items() if row.get("quiet")}
-    for step in steps:
-        row = measured.get((step.workload.removeprefix("truth:"), step.batch_size))
-        if (
-            row is None
-            or step.asked.parts
-            or (row["host_s"] > WAITS * row.get("busy_s", 0.0) and row.get("kernels", 0) > QUEUE)
-        ):
+    for step, row in timed.quiet_rows(steps):
+        held_up = row.get("host_s", 0.0) > WAITS * row.get("busy_s", 0.0) and row.get("kernels", 0) > QUEUE
+        if step.asked.parts or not row.get("host_s") or held_up:
             continue
         card = card_named(step.card)
         yield Measured(
             step.table, "host", card, tuple(step.asked.costs), row["host_s"], asked=step.asked, host=True,
-            workload=step.workload,
+            workload=step.workload, session=timed.session_of(step),
         )  # fmt: skip
 
 

@@ -28,6 +28,9 @@ DTYPE_BYTES = {
     "complex128": 16,
 }
 TENSOR_PIPES = ("tf32", "fp16", "bf16")
+UNALIGNED = (
+    "_unaligned"  # the end of the kind of a product without tensor cores whose rows have an odd number of elements
+)
 
 
 class Product(NamedTuple):

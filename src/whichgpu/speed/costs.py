@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from math import ceil, gcd, prod
 from typing import NamedTuple
 
-from whichgpu.speed.asked import DTYPE_BYTES, TENSOR_PIPES, Cost, Product, pipe_of, tensor_bytes, total
+from whichgpu.speed.asked import DTYPE_BYTES, TENSOR_PIPES, UNALIGNED, Cost, Product, pipe_of, tensor_bytes, total
 from whichgpu.speed.host import uploaded_bytes
 from whichgpu.speed.memory_bound import WITHOUT_KERNEL, by_memory, plain, safe_softmax
 from whichgpu.trace import Op, Tensor
@@ -35,8 +35,12 @@ _FOREACH_LISTS = {
     "copy_": 2,
 }
 _TAPS_TO_BEGIN = 5  # of a depthwise kernel, that an element's beginning and end take as long as
+_PAIR = 8  # bytes of two elements in float32
 _CHANNELS = {"tf32": 4, "fp16": 8, "bf16": 8}  # that tensor cores take at a time: 16 bytes; fewer are filled up
 _QUICK_DEPTHWISE = 5
+_LEAST_TILED, _TILE_SIDE, _LARGE_IMAGE, _SPARED_CHANNELS = 5, 32, 1 << 19, 32
+_FEW_CHANNELS = 4  # that go in: what tensor cores take at once in TF32
+_PLAIN_PRODUCTS = ("convolution_1x1", "convolution_input_1x1", "convolution_weight_1x1")
 _ATTENTION_ROWS = 64  # that an attention kernel takes at a time; sequences are filled up to a multiple
 _ATTENTION = ("flash", "efficient", "cudnn", "fused", "math")
 
@@ -85,23 +89,26 @@ def _matrix_product(op: Op, base: str, tf32: bool) -> Cost:
     product = Product(groups, rows, columns, inner)
     flops = op.flops or 2.0 * groups * rows * columns * inner
     pipe = pipe_of(first.dtype, tf32)
-    kind = ("batched_product" if groups > 1 else "product") + _alignment((first, second, *op.outputs[:1]), pipe)
+    kind = ("batched_product" if groups > 1 else "product") + alignment((first, second, *op.outputs[:1]), pipe)
     return Cost(kind, pipe, flops, total(op.inputs) + total(op.outputs), 1, product)
 
 
-def _alignment(matrices: Iterable[Tensor], pipe: str) -> str:
+def alignment(matrices: Iterable[Tensor], pipe: str) -> str:
     """The end of a product's kind: tensor cores are fed 16 bytes at a time, so that rows of other sizes take slower kernels
-    (NVIDIA's guide "Matrix multiplication background", tensor core requirements).
+    (NVIDIA's guide "Matrix multiplication background", tensor core requirements). Without tensor cores only rows of an odd number
+    of elements do, which leave but one to a load (NeuSight's products on five cards).
     """
-    if pipe not in TENSOR_PIPES:
-        return ""
     aligned = 16
     for matrix in matrices:
         if len(matrix.shape) < 2:
             continue
         rows = max(matrix.stride[-2:]) if matrix.stride else matrix.shape[-1]
         aligned = gcd(aligned, rows * DTYPE_BYTES.get(matrix.dtype, 4))
-    return "" if aligned == 16 else "_even" if aligned > 2 else "_odd"
+    if aligned == 16:
+        return ""
+    if pipe not in TENSOR_PIPES:
+        return UNALIGNED if aligned < _PAIR else ""
+    return "_even" if aligned > 2 else "_odd"
 
 
 def _layout(tensor: Tensor) -> bool:
@@ -191,7 +198,40 @@ def _convolving(kind: str, passing: _Passing, op: Op, image: Tensor, weight: Ten
     if groups > 1:
         return Cost(form.replace("convolution", "grouped"), pipe, flops, bytes_, 1, product)
     kind = form + _shape(kernel, len(image.shape) - 2, op)
-    return Cost(kind + ("_last" if _layout(image) or _layout(weight) else ""), pipe, flops, bytes_, 1, product)
+    if _layout(image) or _layout(weight):
+        return Cost(kind + "_last", pipe, flops, bytes_, 1, product)
+    if form == "convolution_input" and not transposed and _by_tiles(pipe, image, weight, op):
+        tiles = _tiles(image, weight)
+        return Cost("convolution_tiles", "fp32", flops, bytes_, tiles, None, float(tiles))
+    if kind in _PLAIN_PRODUCTS:
+        # with one pixel and the channels first the rows of the product are the pixels of an image
+        kind += alignment([Tensor((1, in_size), image.dtype), Tensor((1, out_size), image.dtype)], pipe)
+        kind = kind.removesuffix("_even").removesuffix("_odd") + ("_odd" if kind.endswith(("_even", "_odd")) else "")
+    elif pipe in TENSOR_PIPES and form != "convolution_input" and weight.shape[1] <= _FEW_CHANNELS and kind == form:
+        kind += "_few"
+    return Cost(kind, pipe, flops, bytes_, 1, product)
+
+
+def _by_tiles(pipe: str, image: Tensor, weight: Tensor, op: Op) -> bool:
+    """Whether cuDNN computes an image's gradient by Fourier transforms of 32 x 32 tiles, a few launches each, as it was seen to on
+    an H200 (the grids of tools/speed, cuDNN 9.19): in float32, for kernels of 5 x 5 and more, where the image is large, and for
+    few output channels whatever its size but where 32 channels go in.
+    """
+    single = all(size == 1 for name in ("stride", "dilation") for size in op.attributes.get(name, (1,)))
+    if pipe != "tf32" or len(image.shape) != 4 or min(weight.shape[2:]) < _LEAST_TILED or not single:
+        return False
+    outer, inner = weight.shape[:2]
+    few = 1 < outer < _CHANNELS["tf32"]
+    if few and inner == _SPARED_CHANNELS:
+        return False
+    return outer > 1 and (few or prod(image.shape[2:]) >= _LARGE_IMAGE)
+
+
+def _tiles(image: Tensor, weight: Tensor) -> int:
+    """How many tiles cover an image: each gives all elements that the kernel does not reach out of it for."""
+    return prod(
+        ceil(size / (_TILE_SIDE - taps + 1)) for size, taps in zip(image.shape[2:], weight.shape[2:], strict=True)
+    )
 
 
 def _depthwise(form: str, passing: _Passing, image: Tensor, weight: Tensor, flops: float, bytes_: int) -> Cost:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from whichgpu.speed.asked import TENSOR_PIPES, Cost
+from whichgpu.speed.asked import TENSOR_PIPES, UNALIGNED, Cost
 from whichgpu.speed.rates import Rates
 
 Constants = Mapping[str, float]
@@ -35,6 +35,9 @@ _CAP = 10.0  # the same of the power limit, which clocks obey at once
 _MANY_LANES = 96  # multiprocessors of 128 lanes share schedulers and registers that feed 64 elsewhere
 # whose multiprocessors compute addresses in the lanes of float32; Volta has lanes of their own (its whitepaper of 2017)
 _ONE_PIPE = ("Kepler", "Maxwell", "Pascal")
+# whose kernels load products through registers, 16 bytes at a time; from Ampere on they copy 4 bytes as well past them
+# (`cp.async` in NVIDIA's PTX ISA, compute capability 8.0)
+_WIDE_LOADS = (*_ONE_PIPE, "Volta", "Turing")
 HALVES = ("fp16", "bf16")
 # where nothing was measured, as logarithms: elements a clock and multiprocessor, microseconds that a kernel takes to begin and end
 _PACE, _START = 1.8, 0.0
@@ -153,6 +156,10 @@ def _arithmetic(kind: str, pipe: str, rates: Rates, constants: Constants) -> tup
     group = _group(pipe, rates)
     start, depth, small = constants["start"], constants["shape.depth"], constants["shape.small"]
     rate = sustained_flops(rates, pipe, constants)
+    if kind.endswith(UNALIGNED):
+        kind = kind.removesuffix(UNALIGNED)
+        if rates.architecture in _WIDE_LOADS:
+            rate *= exp(constants.get("product.unaligned", -0.15))
     if kind != "product":
         rate *= exp(constants.get(f"product.{kind}", 0.0))
     if group != "fp32":  # which all constants are about, and these about their differences
@@ -171,7 +178,7 @@ def _turns(kind: str, pipe: str, rates: Rates) -> bool:
     cuDNN does so wherever the layout is another; depthwise convolutions, float32 and those of one pixel, which are plain products,
     run as they are.
     """
-    if not kind.startswith(("convolution", "grouped")) or kind.endswith(("_last", "_1x1")):
+    if not kind.startswith(("convolution", "grouped")) or kind.endswith(("_last", "_1x1", "_1x1_odd")):
         return False
     return pipe in TENSOR_PIPES and pipe not in rates.emulated
 

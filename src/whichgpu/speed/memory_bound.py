@@ -51,8 +51,8 @@ _KINDS = (
     ("max_pool", ("max_pool", "adaptive_max_pool")),
     ("avg_pool", ("avg_pool", "_adaptive_avg_pool")),
     ("nearest_backward", ("upsample_nearest2d_backward", "reflection_pad2d_backward")),
-    ("bilinear_backward", ("upsample_bilinear2d_backward", "upsample_bicubic2d_backward", "grid_sampler_2d_backward")),
-    ("bilinear", ("upsample_bilinear2d", "upsample_bicubic2d", "grid_sampler")),
+    ("bilinear_backward", ("upsample_bilinear2d_backward", "upsample_bicubic2d_backward")),
+    ("bilinear", ("upsample_bilinear2d", "upsample_bicubic2d")),
     ("nearest", ("upsample_", "reflection_pad")),
     ("embedding_backward", ("embedding_dense_backward", "embedding_backward")),
     ("sort", ("sort", "topk", "_unique", "unique", "nonzero", "randperm", "bincount", "searchsorted", "msort")),
@@ -100,6 +100,11 @@ def by_memory(op: Op, base: str) -> Cost:
     if base in ("nll_loss_backward", "nll_loss2d_backward", "select_backward", "slice_backward"):
         moved = total(op.outputs) + (total(op.inputs) if base.startswith("s") else 0)
         return _cost("fill", op, moved, _elements(op.outputs), kernels=2)
+    if base.startswith("grid_sampler"):  # a thread takes a place, wherever it looks
+        backward = "backward" in base
+        places = _elements(op.inputs[:1] if backward else op.outputs)
+        kind = "bilinear_backward_places" if backward else "bilinear_places"
+        return _cost(kind, op, total(op.inputs) + total(op.outputs), places)
     kind = next((kind for kind, starts in _KINDS if base.startswith(starts)), "elementwise")
     moved, units = total(op.inputs) + total(op.outputs), _elements((*op.inputs, *op.outputs))
     return _of_kind(kind, op, moved, units)
@@ -121,7 +126,11 @@ def _of_kind(kind: str, op: Op, moved: int, units: int) -> Cost:
     if kind.startswith("batch_norm"):
         backward = kind.endswith("backward")
         image = op.inputs[1 if backward and len(op.inputs) > 1 else 0]
-        weight = op.inputs[2 if backward else 1 :][:1]
+        weight = op.inputs[1:2]
+        if (
+            backward
+        ):  # gradient, image, what was kept of the statistics (two), running ones (two or none), and the weight if any
+            weight = op.inputs[2:3] if len(op.inputs) % 2 else ()
         kind = ("cudnn_" if by_cudnn(image, weight) else "") + kind + _last(image)
         channels = image.shape[1] if len(image.shape) > 1 else 1
         if op.attributes.get("training", op.attributes.get("train")) is False and not backward:
