@@ -37,7 +37,7 @@ FILES = {
     "heuristics": "--ask top", "dense": "--ask dense", "most": "--ask most", "more": "--ask dense, more_convs",
     "more_batches": "--ask dense, more_convs", "sequences": "--ask dense, sequence_convs", "steps": "--ask dense, step_more_convs",
     "searched": "--ask most, searched_convs", "searched_batches": "--ask most, model_convs",
-    "steps_searched": "--ask most, step_more_convs",
+    "steps_searched": "--ask most, step_more_convs", "zoo_sequences": "--ask full, zoo_sequence_convs",
 }  # fmt: skip
 DTYPES = {"tf32": "tf32", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 TREES = 5  # of each family
@@ -78,7 +78,7 @@ def main() -> None:
     search_trees = fit([*searched, *searched_only], cudnn_search.needs)
     body = {
         "source": SOURCE, "features": cudnn.FEATURES, "formulas": cudnn.FORMULAS, "trees": trees,
-        "answers": exceptions(trees, [*more, *asked], cudnn.needs), "search_formulas": cudnn_search.FORMULAS,
+        "answers": exceptions(trees, [*more, *asked, *answers("zoo_sequences")], cudnn.needs), "search_formulas": cudnn_search.FORMULAS,
         "search_trees": search_trees, "search_answers": exceptions(search_trees, searched, cudnn_search.needs),
     }  # fmt: skip
     TABLE.write_bytes(gzip.compress(json.dumps(body, separators=(",", ":")).encode(), 9, mtime=0))
