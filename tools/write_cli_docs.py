@@ -73,8 +73,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "cli.md"
 HEAD = """\
 # The command line
 
-Written by `tools/write_cli_docs.py` from the command itself; edit the help texts in `src/whichgpu/cli.py`,
-`src/whichgpu/cli_advise.py`, `src/whichgpu/cli_chart.py`, `src/whichgpu/cli_results.py` and `src/whichgpu/cli_update.py`.
+Written by `tools/write_cli_docs.py` from the command itself; edit the help texts in `src/whichgpu/commands`.
 
 Every command answers on standard output; progress and errors go to standard error. The exit code is 0 when
 the question was answered (also when nothing fits), 2 for a mistake in the question or an error, of which one

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from whichgpu.advice import FitReport, RankReport
     from whichgpu.advising.records import AdviceReport
     from whichgpu.advising.wishes import Wishes
-    from whichgpu.api import advise, explain, fit, rank
+    from whichgpu.api.advise import advise
+    from whichgpu.api.explain import explain
+    from whichgpu.api.fit import fit
+    from whichgpu.api.rank import rank
     from whichgpu.errors import WhichGpuError
     from whichgpu.explanation import ExplainReport
     from whichgpu.workload import describe

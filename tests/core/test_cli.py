@@ -21,7 +21,8 @@ import typer.main
 from example_reports import explain_report, fit_report, rank_report
 
 import whichgpu
-from whichgpu import cli, cli_common
+from whichgpu import cli
+from whichgpu.commands import progress as progress_line
 from whichgpu.errors import CatalogueError
 
 ROOT = Path(__file__).parents[2]
@@ -588,7 +589,7 @@ def test_progress_is_shown_on_a_terminal_only() -> None:
 
 
 BAR = """
-from whichgpu.cli_common import progress
+from whichgpu.commands.progress import progress
 with progress() as on_progress:
     on_progress("2 of 4: w on T4 (1 of 9)")
     on_progress("4 of 4: v on T4 (1 of 9)")
@@ -624,11 +625,11 @@ def test_the_page_of_the_command_line_is_fresh() -> None:
 
 def test_a_slow_question_is_hinted_at_once(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """After a while one line on stderr says what to do, on no terminal too; a quick answer has none."""
-    with cli_common.progress("be patient"):
+    with progress_line.progress("be patient"):
         pass
     assert "" == capsys.readouterr().err
-    monkeypatch.setattr(cli_common, "_SLOW_S", 0.01)
-    with cli_common.progress("be patient"):
+    monkeypatch.setattr(progress_line, "_SLOW_S", 0.01)
+    with progress_line.progress("be patient"):
         time.sleep(0.3)
 
     assert "still at work after 0.01 s: be patient\n" == capsys.readouterr().err

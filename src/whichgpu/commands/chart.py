@@ -8,18 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast, get_args
 import typer
 
 from whichgpu.arguments import TIMEOUT_S
-from whichgpu.cli_common import (
-    SLOW,
-    WORKLOAD,
-    HostSpeed,
-    Json,
-    NoCache,
-    OwnFiles,
-    Sets,
-    Timeout,
-    print_record,
-    progress,
-)
+from whichgpu.commands.options import WORKLOAD, HostSpeed, Json, NoCache, OwnFiles, Sets, Timeout
+from whichgpu.commands.output import print_record
+from whichgpu.commands.progress import SLOW, progress
 from whichgpu.errors import InputError
 
 if TYPE_CHECKING:
@@ -27,11 +18,6 @@ if TYPE_CHECKING:
     from whichgpu.charts.records import Chart, Money
 
 Kind = Literal["value", "relative", "batch"]
-
-
-def add_to(app: typer.Typer) -> None:
-    """Add the command to the program."""
-    app.command(name="chart")(chart)
 
 
 def chart(

@@ -9,21 +9,9 @@ import typer
 from whichgpu import text
 from whichgpu.advising.defaults import POWER_USD_PER_KWH, RESALE
 from whichgpu.arguments import TIMEOUT_S, run_samples
-from whichgpu.cli_common import (
-    SLOW,
-    WORKLOAD,
-    DatasetSize,
-    Epochs,
-    Json,
-    NoCache,
-    OwnFiles,
-    Samples,
-    Sets,
-    Timeout,
-    end_partial,
-    print_record,
-    progress,
-)
+from whichgpu.commands.options import WORKLOAD, DatasetSize, Epochs, Json, NoCache, OwnFiles, Samples, Sets, Timeout
+from whichgpu.commands.output import end_partial, print_record
+from whichgpu.commands.progress import SLOW, progress
 from whichgpu.errors import InputError
 
 if TYPE_CHECKING:
@@ -33,11 +21,6 @@ if TYPE_CHECKING:
 
 _Names = list[str] | None
 Flag = TypeVar("Flag", bound=str)
-
-
-def add_to(app: typer.Typer) -> None:
-    """Add the command to the program."""
-    app.command(name="advise")(advise)
 
 
 def advise(
