@@ -41,6 +41,7 @@ RECORD = Path(__file__).parents[1] / "src" / "whichgpu" / "data" / "speed_accura
 LEFT_OUT = Path(__file__).parent / "speed" / "data" / "left_out.jsonl"  # written by tools/fit_speed.py --folds
 NEUSIGHT = Path(__file__).parent / "speed" / "data" / "neusight.jsonl"  # written by tools/compare_neusight.py --refit
 SLOWER_HOST = Path(__file__).parent / "speed" / "data" / "h200_steps_slower_host.jsonl"  # of tools/measure_steps.py
+BENCHED = Path(__file__).parents[1] / "src" / "whichgpu" / "data" / "measurements" / "h200-2026-12.jsonl"
 HALF = 0.5
 Pair = tuple[Step, float]  # with the predicted seconds
 
@@ -380,7 +381,22 @@ def _host_words() -> list[str]:
         f"differ: on a second machine with an H200, {len(ratios)} steps of which the GPU is busy less than half took {median(ratios):.1f} times as long in the",
         f"median, and up to {ratios[-1]:.1f} times. So the host's speed is a parameter (`bench --calibrate-host`), and the still session's host has",
         f"one, {timed.speeds()['still']:.2f} of the reference's, which each fit finds from the steps that it is fitted to.",
+        "",
+        "Two kinds of timings are left out of the figures, however near they are: those during which something else ran on the host,",
+        f"unless the GPU was busy {timed.BUSY:.0%} of the time, where no quiet one took their place; and those of a single step by",
+        f"`whichgpu bench` ({_single_steps()}), which have no spread and",
+        "may be the one in which the allocator gave memory back.",
     ]
+
+
+def _single_steps() -> str:
+    """The measurements that have one step only, in words."""
+    rows = map(json.loads, BENCHED.read_text().splitlines())
+    return ", ".join(
+        f"`{row['workload']}` at {row['batch_size']}: {row['step_s'][0]:.1f} s"
+        for row in rows
+        if row["step_s"] and row["steps"] == 1
+    )
 
 
 def _worst(found: Found) -> list[str]:
