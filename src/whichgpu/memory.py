@@ -30,9 +30,8 @@ from whichgpu.allocator import (
 )
 from whichgpu.batch_sizes import MAX_BATCH_SIZE
 from whichgpu.capability import Capability
-from whichgpu.program import Program, Skeleton, Temporaries
+from whichgpu.program import Operators, Program, Skeleton, Temporaries
 from whichgpu.scaling import Scaled, Single, Sizes
-from whichgpu.trace import Op
 
 HELD = ("weight", "gradient", "optimizer_state", "activation", "temporary", "workspace", "input", "buffer")
 
@@ -353,7 +352,7 @@ class _Shared:
     def __init__(self, source: Scaled | Single) -> None:
         self._skeleton = Skeleton(source)
         self._programs: dict[tuple[int, Temporaries], Program] = {}
-        self._ops: dict[int, list[Op]] = {}  # by batch size, for all capabilities
+        self._ops: dict[int, Operators] = {}  # by batch size, for all capabilities
         self._sizes: dict[int, Sizes] = {}
         self._known: dict[tuple[int, Temporaries, AllocatorConfig], _Known] = {}
 
@@ -367,7 +366,7 @@ class _Shared:
             self._known[key] = _Known(temporaries)
         return self._known[key]
 
-    def _ops_at(self, source: Scaled | Single, batch_size: int) -> list[Op]:
+    def _ops_at(self, source: Scaled | Single, batch_size: int) -> Operators:
         return _kept(self._ops, batch_size, lambda: self._skeleton.operators(source, batch_size))
 
     def _sizes_at(self, source: Scaled | Single, batch_size: int) -> Sizes:

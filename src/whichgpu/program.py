@@ -19,6 +19,8 @@ from whichgpu.scaling import Scaled, Single, Sizes
 from whichgpu.trace import EventKind, Op
 
 Temporaries = tuple[tuple[workspaces.Temporary, ...], ...]  # by group of operators
+# By group, with what the operator takes where that is the same on all cards.
+Operators = list[tuple[Op, tuple[workspaces.Temporary, ...] | None]]
 
 
 class Program(msgspec.Struct, frozen=True):
@@ -132,13 +134,14 @@ class Skeleton:
                     instructions, marks = [], []
         self._pieces.append((instructions, marks, -1, []))
 
-    def operators(self, source: Scaled | Single, batch_size: int) -> list[Op]:
+    def operators(self, source: Scaled | Single, batch_size: int) -> Operators:
         """One operator of each group at a batch size."""
-        return [source.op(op, batch_size) for op in self._examples]
+        ops = [source.op(op, batch_size) for op in self._examples]
+        return [(op, workspaces.temporaries_on_any(op)) for op in ops]
 
-    def temporaries(self, operators: list[Op], capability: Capability) -> Temporaries:
+    def temporaries(self, operators: Operators, capability: Capability) -> Temporaries:
         """What the operators of each group take on a card of a capability."""
-        return tuple(workspaces.temporaries(op, capability) for op in operators)
+        return tuple(workspaces.temporaries(op, capability) if on_any is None else on_any for op, on_any in operators)
 
     def program(self, storage_bytes: Sizes, temporaries: Temporaries) -> Program:
         """Everything with its sizes; `temporaries` by group."""

@@ -211,7 +211,9 @@ def _largest_on_each(
     predictor: Predictor, cards: Sequence[Gpu], judge: Judge | None, on_progress: Progress | None
 ) -> dict[str, advice.Largest]:
     """The largest batches of one workload, by card."""
-    turns = in_turn(predictor, cards, f"{predictor.ref.text} on ", on_progress, judge)
+    # cards of about the same memory meet the same batch sizes, of which the last few are kept
+    alike = sorted(cards, key=lambda card: (card.memory_bytes, card.capability))
+    turns = in_turn(predictor, alike, f"{predictor.ref.text} on ", on_progress, judge)
     return {
         card.id: advice.largest(card, _estimate(predictor, card), context_bytes(), problems) for card, problems in turns
     }

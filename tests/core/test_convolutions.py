@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from whichgpu.trace import Op, Tensor
-from whichgpu.workspaces import cudnn, cudnn_search, temporaries
+from whichgpu.workspaces import cudnn, cudnn_search, temporaries, temporaries_on_any
 from whichgpu.workspaces.convolution import problems
 from whichgpu.workspaces.cudnn import Problem
 from whichgpu.workspaces.records import Temporary
@@ -162,6 +162,17 @@ def test_backward_asks_for_what_the_mask_names() -> None:
     """Of a first layer only the weight gradient is asked for; the bias needs no cuDNN."""
     op = backward(first(4, 8, 9, 9), first(4, 3, 9, 9), first(8, 3, 3, 3), output_mask=[False, True, True])
     assert ["filter"] == [problem.direction for problem in problems(op)]
+
+
+@pytest.mark.parametrize("capability", [(6, 1), (7, 5), (8, 9), (10, 0)])
+@pytest.mark.parametrize("mask", [None, [True, True, False], [False, True, False], [True, True, True]])
+def test_what_is_said_of_all_cards_holds_on_each(capability: tuple[int, int], mask: list[bool] | None) -> None:
+    """A convolution takes the same on all cards, and where a bias has a gradient that is left to the card."""
+    named = {} if mask is None else {"output_mask": mask}
+    operator = backward(first(16, 64, 56, 56), first(16, 64, 56, 56), first(64, 64, 3, 3), **named)
+    on_any = temporaries_on_any(operator)
+    assert (on_any is None) == (mask is not None and mask[2])
+    assert on_any in (None, temporaries(operator, capability))
 
 
 def test_transposed_convolution_is_an_input_gradient() -> None:

@@ -37,6 +37,8 @@ RULES: dict[str, Rule] = {
     **kernels.RULES,
 }
 
+_ANY: Capability = (9, 0)  # where it does not matter
+
 
 def temporaries(op: Op, capability: Capability, kept: Collection[str] = ()) -> tuple[Temporary, ...]:
     """What `op` allocates beyond its outputs, in order, on a card of this compute capability.
@@ -49,4 +51,20 @@ def temporaries(op: Op, capability: Capability, kept: Collection[str] = ()) -> t
     return tuple(entry for entry in rule(op, capability) if (entry.bytes or entry.search) and entry.key not in kept)
 
 
-__all__ = ["CUBLAS", "RULES", "Capability", "Temporary", "cublas_workspace_bytes", "facts", "temporaries"]
+def temporaries_on_any(op: Op) -> tuple[Temporary, ...] | None:
+    """What `op` allocates beyond its outputs where that is the same on all cards; None where the card matters."""
+    if op.name not in RULES or not convolution.takes_the_same_on_all(op):
+        return None
+    return temporaries(op, _ANY)
+
+
+__all__ = [
+    "CUBLAS",
+    "RULES",
+    "Capability",
+    "Temporary",
+    "cublas_workspace_bytes",
+    "facts",
+    "temporaries",
+    "temporaries_on_any",
+]

@@ -24,6 +24,7 @@ from whichgpu.workspaces.reductions import accumulator_bytes, reduction
 
 _DEPTHWISE_CHANNELS = 32  # from which PyTorch considers cuDNN for depthwise convolutions in float16
 _DEPTHWISE_WIDTH = 7
+_MASK = [True, True, False]  # which gradients are asked for where the operator does not say
 
 
 # ---- which problems -------------------------------------------------------------------------------------------------
@@ -31,7 +32,7 @@ _DEPTHWISE_WIDTH = 7
 
 def problems(op: Op) -> list[Problem]:
     """What cuDNN is asked for by an operator, in order; empty where PyTorch's own kernels run."""
-    backward = "backward" in op.name
+    backward = _is_backward(op)
     if len(op.inputs) < (3 if backward else 2):
         return []
     source, weight = op.inputs[1:3] if backward else op.inputs[:2]
@@ -59,7 +60,7 @@ def problems(op: Op) -> list[Problem]:
 def _directions(op: Op, backward: bool, transposed: bool) -> list[str]:
     if not backward:
         return ["data" if transposed else "forward"]
-    mask = op.attributes.get("output_mask", [True, True, False])
+    mask = op.attributes.get("output_mask", _MASK)
     return ["forward" if transposed else "data"] * bool(mask[0]) + ["filter"] * bool(mask[1])
 
 
@@ -179,18 +180,35 @@ def _convolution(op: Op, capability: Capability) -> list[Temporary]:
     return found
 
 
+def takes_the_same_on_all(op: Op) -> bool:
+    """Whether an operator is a convolution that takes the same on all cards: one that sums up no gradient of a bias.
+
+    What cuDNN takes was asked for one card only, and is said of all.
+    """
+    return op.name in RULES and not (_is_backward(op) and _sums_bias(op))
+
+
+def _is_backward(op: Op) -> bool:
+    return "backward" in op.name
+
+
+def _sums_bias(op: Op) -> bool:
+    mask = op.attributes.get("output_mask", _MASK)
+    return len(mask) > 2 and bool(mask[2])
+
+
 def _convolution_backward(op: Op, capability: Capability) -> list[Temporary]:
     asked = problems(op)
     if len(op.inputs) < 3:
         return []
     last = bool(asked) and asked[0].channels_last
     found = _copies(op.inputs[:2] if asked else op.inputs[:3], last, 0)
-    mask = op.attributes.get("output_mask", [True, True, False])
+    mask = op.attributes.get("output_mask", _MASK)
     for number, problem in enumerate(asked, 1):
         if number == 1 and mask[0]:  # only the gradient of the input needs the weight, once its own result is there
             found += [replace(copy, freed_before=1) for copy in _copies(op.inputs[2:3], last, 1)]
         found += [*_search(op, problem, number), *_workspaces(op, problem, number)]
-    if len(mask) > 2 and mask[2]:
+    if _sums_bias(op):
         grad = op.inputs[0]
         found += reduction(grad, [0, *range(2, len(grad.shape))], accumulator_bytes(grad.dtype), capability)
     return found
